@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# All checks, from nothing: sets up .venv and the compilers, then lint, the built wheel, and the tests.
+#   ./test.sh                 everything
+#   ./test.sh -m quick        the short run; any arguments go to pytest, and then only pytest runs
+# With CI=true a missing compiler is an error; otherwise its tests are skipped and say so.
+set -euo pipefail
+cd "$(dirname "$0")"
+. .ci/setup.sh
+
+# Compilers: g++ for the cpu backend and the header tests, two clangs (oldest and newest supported) for AMD code objects.
+missing=()
+command -v g++ >/dev/null 2>&1 || missing+=(g++)
+for v in 19 22; do
+    command -v "clang-$v" >/dev/null 2>&1 || missing+=("clang-$v")
+    command -v "ld.lld-$v" >/dev/null 2>&1 || missing+=("lld-$v")
+    command -v "llvm-objdump-$v" >/dev/null 2>&1 || missing+=("llvm-$v")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+    say "installing compilers: ${missing[*]}"
+    apt_install "${missing[@]}" || say "without ${missing[*]} the tests that need them are skipped"
+fi
+
+setup_venv constraints-ci.txt dev demo rocm
+"$PY" -c 'import torch, sys; sys.exit(torch.version.cuda is not None)' && "$PY" -m pip install -q -c constraints-ci.txt -e '.[cuda13]'
+setup_model
+PATH="$(dirname "$PY"):$PATH"
+export PATH
+
+if [ "${CI:-}" = true ]; then
+    for tool in g++ clang-19 ld.lld-19 llvm-objdump-19 clang-22 ld.lld-22 llvm-objdump-22; do
+        command -v "$tool" >/dev/null 2>&1 || die "CI needs $tool"
+    done
+    "$PY" -c 'from cuda.bindings import nvrtc; print("nvrtc", nvrtc.nvrtcVersion()[1:])' || die "CI needs NVRTC"
+fi
+
+if [ $# -eq 0 ]; then
+    ./lint.sh
+    "$PY" .ci/check_wheel.py
+fi
+
+status=0
+"$PY" -m pytest -n 2 --dist=worksteal -q "$@" || status=$?
+if [ -f benchmarks/stale.py ]; then "$PY" -m benchmarks.stale || true; fi
+exit $status
