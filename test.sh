@@ -20,8 +20,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt_install "${missing[@]}" || say "without ${missing[*]} the tests that need them are skipped"
 fi
 
-setup_venv constraints-ci.txt dev demo rocm
-"$PY" -c 'import torch, sys; sys.exit(torch.version.cuda is not None)' && "$PY" -m pip install -q -c constraints-ci.txt -e '.[cuda13]'
+setup_venv constraints-ci.txt dev demo compile rocm
 setup_model
 PATH="$(dirname "$PY"):$PATH"
 export PATH

@@ -92,7 +92,8 @@ setup_venv() {
     venv="${PORTAGEMM_VENV:-$PWD/.venv}"
     PY="$venv/bin/python"
     gpu=$(machine_gpu)
-    stamp="$(cat pyproject.toml ${constraints:+"$constraints"} | cksum) $gpu"
+    [ "$gpu" = none ] || constraints=""   # pinned are builds without a GPU
+    stamp="$(cat pyproject.toml .ci/setup.sh ${constraints:+"$constraints"} | cksum) $gpu"
     local wanted done_before
     wanted=$(printf '%s\n' "$@" | sort -u | paste -sd, -)
     done_before=$(cat "$venv/portagemm-setup" 2>/dev/null || true)
@@ -119,23 +120,23 @@ setup_venv() {
             "$python" -m venv $flags "$venv" || die "could not make a virtual environment: is python3-venv installed?"
         fi
     fi
+    base=""
     if ! torch_suits "$PY" "$gpu"; then
-        base=""
         [ -z "$constraints" ] || base="-c $constraints"
         install_torch "$PY" "$gpu" $base || die "could not install torch; set PORTAGEMM_TORCH_INDEX or install it yourself"
         torch_suits "$PY" "$gpu" || say "this torch sees no GPU although the machine has one ($gpu): the cpu backend will be used"
-        base=""
     fi
     # The bindings and the run-time compiler of the vendor this torch was built for.
     local vendor
     vendor=$("$PY" -c 'import torch
 v = torch.version
 print("rocm" if v.hip else "cuda" + v.cuda.split(".")[0] if v.cuda else "")')
+    case "$vendor,$wanted" in ,*compile*) vendor=cuda13 ;; esac
     wanted=$(printf '%s\n' "$wanted" ${vendor:+"$vendor"} | tr , '\n' | sort -u | paste -sd, -)
     # The torch that is there stays: pip may not exchange it for another build on the way.
     "$PY" -c 'import torch; print("torch==" + torch.__version__)' >"$venv/torch-pin.txt"
     say "installing portagemm[$wanted]"
-    "$PY" -m pip install -q -c "$venv/torch-pin.txt" -e ".[$wanted]"
+    "$PY" -m pip install -q -c "$venv/torch-pin.txt" $base -e ".[$wanted]"
     echo "$stamp $wanted" >"$venv/portagemm-setup"
 }
 
