@@ -35,7 +35,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything under tests/device carries the marker `device`."""
     for item in items:
-        if "device" in item.path.relative_to(ROOT).parts:
+        if item.path.is_relative_to(ROOT / "tests" / "device"):
             item.add_marker(pytest.mark.device)
 
 
