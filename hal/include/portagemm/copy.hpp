@@ -1,0 +1,100 @@
+// Global memory -> registers -> shared stage: the copy every arch can do, and the only one that converts.
+#pragma once
+#include <portagemm/dtypes.hpp>
+#include <portagemm/layout.hpp>
+#include <portagemm/params.hpp>
+
+namespace pg {
+
+// What a copy needs to know of its operand for one tile.
+struct tile_source {
+    const void* ptr;     // element (0, 0) of this batch's matrix
+    i64 row, col;        // strides, elements: along mn, along k
+    i32 mn, mn_end;      // first mn of the tile, extent of the operand
+    i32 k_end;           // K of the work
+    i64 batch;           // for copies that address by coordinate
+};
+
+// Copies that complete on a barrier take a token of it; the others take this.
+struct no_token {};
+
+// A chunk is Width bytes that are contiguous in global memory: along K or along MN. Elements past mn_end or k_end are
+// not read and become zeros. Width == sizeof(Element) allows any strides and any alignment.
+template <class Element, class Stage, major Global, int Width, int Threads>
+struct register_copy {
+    using element = Element;
+    static constexpr bool asynchronous = false;
+    static constexpr i32 vector = Width / i32(sizeof(Element));
+    static constexpr bool along_mn = Global == major::mn;
+    static_assert(vector >= 1 && (Global != major::strided || vector == 1));
+    static constexpr i32 chunks_k = along_mn ? Stage::k : Stage::k / vector;
+    static constexpr i32 chunks_mn = along_mn ? Stage::mn / vector : Stage::mn;
+    static constexpr i32 chunks = chunks_k * chunks_mn;
+    static constexpr i32 rounds = ceil_div(chunks, Threads);
+    // bytes of shared-memory barrier traffic: none
+    struct registers {
+        Element value[rounds][vector];
+    };
+
+    // Neighbouring threads take neighbouring chunks of the contiguous dimension.
+    PG_DEVICE static coord origin(i32 chunk) {
+        if constexpr (along_mn) {
+            return {(chunk % chunks_mn) * vector, chunk / chunks_mn};
+        } else {
+            return {chunk / chunks_k, (chunk % chunks_k) * vector};
+        }
+    }
+
+    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8*, i32 k, i32 thread, no_token) {
+        const Element* base = static_cast<const Element*>(s.ptr);
+        PG_UNROLL
+        for (i32 i = 0; i < rounds; i++) {
+            const i32 chunk = thread + i * Threads;
+            const coord o = origin(chunk);
+            const i32 mn = s.mn + o.row, kk = k + o.col;
+            const bool mine = chunks % Threads == 0 || chunk < chunks;
+            const Element* from = base + i64(mn) * s.row + i64(kk) * s.col;
+            const i32 valid = !mine || mn >= s.mn_end || kk >= s.k_end ? 0
+                              : along_mn                               ? min(vector, s.mn_end - mn)
+                                                                       : min(vector, s.k_end - kk);
+            if (vector > 1 && valid == vector) {
+                *reinterpret_cast<bytes<Width>*>(r.value[i]) = *reinterpret_cast<const bytes<Width>*>(from);
+            } else {
+                PG_UNROLL
+                for (i32 v = 0; v < vector; v++) r.value[i][v] = v < valid ? from[v] : Element{};
+            }
+        }
+    }
+
+    PG_DEVICE static void commit(registers& r, u8* stage, i32 thread) {
+        using stored = typename Stage::element;
+        PG_UNROLL
+        for (i32 i = 0; i < rounds; i++) {
+            const i32 chunk = thread + i * Threads;
+            if (chunks % Threads != 0 && chunk >= chunks) break;
+            const coord o = origin(chunk);
+            if constexpr (same_type<stored, Element> && along_mn == (Stage::order == major::mn) && vector > 1) {
+                *reinterpret_cast<bytes<Width>*>(stage + Stage::offset(o.row, o.col)) =
+                    *reinterpret_cast<const bytes<Width>*>(r.value[i]);
+            } else {
+                PG_UNROLL
+                for (i32 v = 0; v < vector; v++) {
+                    const i32 at = along_mn ? Stage::offset(o.row + v, o.col) : Stage::offset(o.row, o.col + v);
+                    *reinterpret_cast<stored*>(stage + at) = convert<stored>(r.value[i][v]);
+                }
+            }
+        }
+    }
+
+  private:
+    template <class To>
+    PG_DEVICE static To convert(Element x) {
+        if constexpr (same_type<To, Element>) {
+            return x;
+        } else {
+            return from_f32<To>(to_f32(x));
+        }
+    }
+};
+
+}  // namespace pg

@@ -1,0 +1,59 @@
+// Which tile of the output a block works on, and in which order.
+#pragma once
+#include <portagemm/params.hpp>
+
+namespace pg {
+
+// A piece of work: one tile of one batch over a range of K.
+struct work {
+    i64 batch;           // linear index over gemm_params::batch
+    i32 m, n;            // origin of the tile
+    i32 k_begin, k_end;  // elements
+};
+
+// Tiles are dealt to blocks (to clusters) round-robin, so a grid of any size covers them: one block a tile, or a
+// persistent grid. Within a batch they are walked in bands of `raster` rows of tiles, column by column, so that the
+// blocks that run together share rows of A and columns of B in the last-level cache.
+template <class Tile, int Cluster>
+struct tile_scheduler {
+    const gemm_params& p;
+    i64 next, step;
+
+    PG_DEVICE explicit tile_scheduler(const gemm_params& params)
+        : p(params), next(vendor::block() / Cluster), step(vendor::blocks() / Cluster) {}
+
+    PG_DEVICE bool pop(work& w) {
+        if (next >= p.tiles) return false;
+        const i64 index = next;
+        next += step;
+        // Tiles of one batch fit 32 bits (the planner checks); batches may not.
+        const u32 per_batch = u32(p.tiles_m) * u32(p.tiles_n);
+        w.batch = index / per_batch;
+        const u32 tile = u32(index % per_batch);
+        const u32 band_tiles = u32(p.raster) * u32(p.tiles_n);
+        const u32 band = tile / band_tiles, in_band = tile % band_tiles;
+        const u32 height = min(u32(p.raster), u32(p.tiles_m) - band * u32(p.raster));
+        const u32 tile_m = band * u32(p.raster) + in_band % height;
+        w.m = i32(tile_m) * (Tile::m * Cluster) + vendor::cluster_rank() * Tile::m;
+        w.n = i32(in_band / height) * Tile::n;
+        w.k_begin = 0;
+        w.k_end = p.k;
+        return true;
+    }
+};
+
+// Elements from an operand's address to its matrix of a batch.
+PG_DEVICE i64 batch_offset(const operand& o, const gemm_params& p, i64 batch) {
+    i64 offset = 0;
+    PG_UNROLL
+    for (i32 i = max_batch_dims - 1; i >= 0; i--) {
+        const i64 extent = p.batch[i];
+        if (extent > 1) {
+            offset += (batch % extent) * o.batch[i];
+            batch /= extent;
+        }
+    }
+    return offset;
+}
+
+}  // namespace pg

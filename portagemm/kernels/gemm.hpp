@@ -1,0 +1,162 @@
+// GEMM: D = act(alpha * A * B^T + beta * C + bias) for A (m, k), B (n, k), any batch, any strides.
+// One body for every arch. Config names the parts (written by portagemm/plan.py); the schedule decides who runs the
+// four steps of a stage (fetch, commit, read, mma), when, and over how many stages.
+#pragma once
+#include <portagemm/copy.hpp>
+#include <portagemm/epilogue.hpp>
+#include <portagemm/scheduler.hpp>
+
+namespace pg {
+
+// The by-value argument: what every kernel needs, and what the config's copies need (descriptors), 64-byte aligned.
+template <class Config>
+struct gemm_args {
+    gemm_params params;
+    typename Config::copy_args copies;
+};
+
+// What a config without descriptors has for copy_args.
+struct no_copy_args {};
+
+template <class Config>
+struct gemm_shared {
+    using schedule = typename Config::schedule;
+    shared_tile<typename Config::stage_a, schedule::readers> a[schedule::stages];
+    shared_tile<typename Config::stage_b, schedule::readers> b[schedule::stages];
+    typename Config::store::shared store;
+    typename schedule::sync sync;
+};
+
+// The steps of one tile, as one role sees them.
+template <class Config, class Role>
+struct tile_steps {
+    using tile = typename Config::tile;
+    using atom = typename Config::atom;
+    using copy_a = typename Config::copy_a;
+    using copy_b = typename Config::copy_b;
+    static constexpr i32 block_k = tile::k;
+
+    struct nothing {};
+    template <bool Has, class T>
+    struct held {
+        using type = nothing;
+    };
+    template <class T>
+    struct held<true, T> {
+        using type = T;
+    };
+
+    const gemm_args<Config>& args;
+    gemm_shared<Config>& shared;
+    const i32 thread, wave, lane;
+    tile_source source_a, source_b;
+    i32 k_begin;
+    // A role holds only what it uses: a loader no accumulators, a compute role no copy registers.
+    typename held<Role::loads, typename copy_a::registers>::type registers_a;
+    typename held<Role::loads, typename copy_b::registers>::type registers_b;
+    typename held<Role::computes, plain_accumulator<tile>>::type accumulator;
+    struct fragments {
+        typename atom::a_fragment a[tile::atoms_m];
+        typename atom::b_fragment b[tile::atoms_n];
+    };
+
+    PG_DEVICE tile_steps(const gemm_args<Config>& arguments, gemm_shared<Config>& memory, i32 thread_of_role)
+        : args(arguments),
+          shared(memory),
+          thread(thread_of_role),
+          wave(thread_of_role / atom::lanes),
+          lane(thread_of_role % atom::lanes) {}
+
+    PG_DEVICE void begin(const work& w) {
+        const gemm_params& p = args.params;
+        using element_a = typename copy_a::element;
+        using element_b = typename copy_b::element;
+        k_begin = w.k_begin;
+        if constexpr (Role::loads) {
+            source_a = {static_cast<const element_a*>(p.a.ptr) + batch_offset(p.a, p, w.batch),
+                        p.a.row, p.a.col, w.m, p.m, w.k_end, w.batch};
+            source_b = {static_cast<const element_b*>(p.b.ptr) + batch_offset(p.b, p, w.batch),
+                        p.b.row, p.b.col, w.n, p.n, w.k_end, w.batch};
+        }
+        if constexpr (Role::computes) accumulator.clear();
+    }
+
+    PG_DEVICE auto& stage_a(i32 s) { return shared.a[s]; }
+    PG_DEVICE auto& stage_b(i32 s) { return shared.b[s]; }
+
+    // Start copying step kt of K into a stage.
+    template <class Token>
+    PG_DEVICE void fetch(i32 s, i32 kt, Token token) {
+        const i32 k = k_begin + kt * block_k;
+        copy_a::fetch(registers_a, source_a, shared.a[s].data, k, thread, token);
+        copy_b::fetch(registers_b, source_b, shared.b[s].data, k, thread, token);
+    }
+
+    // Finish copies that go through registers; nothing for asynchronous ones.
+    PG_DEVICE void commit(i32 s) {
+        copy_a::commit(registers_a, shared.a[s].data, thread);
+        copy_b::commit(registers_b, shared.b[s].data, thread);
+    }
+
+    // Stage -> fragments of one atom's depth of K.
+    PG_DEVICE void read(fragments& f, i32 s, i32 kk) {
+        const coord origin = tile::wave_origin(wave);
+        PG_UNROLL
+        for (i32 i = 0; i < tile::atoms_m; i++) {
+            atom::template read_a<typename Config::stage_a>(f.a[i], shared.a[s].data, origin.row + i * atom::m,
+                                                            kk * atom::k, lane);
+        }
+        PG_UNROLL
+        for (i32 j = 0; j < tile::atoms_n; j++) {
+            atom::template read_b<typename Config::stage_b>(f.b[j], shared.b[s].data, origin.col + j * atom::n,
+                                                            kk * atom::k, lane);
+        }
+    }
+
+    PG_DEVICE void mma(const fragments& f) {
+        PG_UNROLL
+        for (i32 i = 0; i < tile::atoms_m; i++) {
+            PG_UNROLL
+            for (i32 j = 0; j < tile::atoms_n; j++) atom::mma(accumulator.value[i][j], f.a[i], f.b[j]);
+        }
+    }
+
+    // A whole stage.
+    PG_DEVICE void compute(i32 s) {
+        PG_UNROLL
+        for (i32 kk = 0; kk < tile::k_steps; kk++) {
+            fragments f;
+            read(f, s, kk);
+            mma(f);
+        }
+    }
+};
+
+template <class Config>
+PG_DEVICE void gemm(const gemm_args<Config>& args) {
+    using schedule = typename Config::schedule;
+    using epilogue = typename Config::epilogue;
+
+    // Set-up
+    auto& shared = *reinterpret_cast<gemm_shared<Config>*>(vendor::shared_memory());
+
+    schedule::run(shared.sync, [&](auto& role) {
+        using role_type = typename vendor::remove_reference<decltype(role)>::type;
+        tile_scheduler<typename Config::tile, schedule::cluster> tiles(args.params);
+        tile_steps<Config, role_type> tile(args, shared, role.thread);
+        work w;
+        while (tiles.pop(w)) {
+            tile.begin(w);
+
+            // Main loop
+            role.mainloop(tile, ceil_div(w.k_end - w.k_begin, Config::tile::k));
+
+            // Epilogue
+            if constexpr (role_type::computes) {
+                Config::store::store(tile.accumulator, epilogue(args.params, w), args, shared.store, w, role);
+            }
+        }
+    });
+}
+
+}  // namespace pg
