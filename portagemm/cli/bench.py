@@ -1,0 +1,90 @@
+"""``portagemm bench``: time a suite against torch and other libraries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+
+@click.command("bench")
+@click.option("--suite", "suite_name", required=True, help="dense16, random or host.")
+@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here.")
+@click.option("--device", default=None, help="Torch device. Default: cuda:0 where there is one, else cpu.")
+@click.option("--profile", default=None, help="Force an arch profile, as PORTAGEMM_PROFILE does.")
+@click.option("--rows", default=None, metavar="K/N", help="Every N-th case from the K-th on.")
+@click.option("--limit", type=click.IntRange(1), default=None, help="At most so many cases.")
+@click.option("--timing", "timings", type=click.Choice(["alone", "chain"]), multiple=True, help="Default: both.")
+@click.option("--peers", default="torch,deep_gemm,humming", show_default=True, help="Libraries, by comma.")
+@click.option("--seed", type=int, default=None, help="Of suite random. Default: the date as YYYYMMDD.")
+@click.option("--seconds", default=0.3, show_default=True, help="Effort of one measurement.")
+@click.option("--budget", type=float, default=None, help="Seconds in all; cases left over are errors.")
+@click.option("--host-calls", default=10_000, show_default=True, help="Calls of the host-cost measurement; 0: none.")
+@click.option("--plain", is_flag=True, help="Plain text, a line a row.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    suite_name: str,
+    json_path: Path | None,
+    device: str | None,
+    profile: str | None,
+    rows: str | None,
+    limit: int | None,
+    timings: tuple[str, ...],
+    peers: str,
+    seed: int | None,
+    seconds: float,
+    budget: float | None,
+    host_calls: int,
+    plain: bool,
+) -> None:
+    """Time SUITE and print the ratio to torch. Exit code 1 when a case failed."""
+    import os
+
+    if profile is not None:
+        os.environ["PORTAGEMM_PROFILE"] = profile
+
+    from portagemm.bench import suites
+    from portagemm.bench.report import Report, text_table
+    from portagemm.bench.run import Options, Runner, find_device
+    from portagemm.bench.timing import Effort
+
+    seed = suites.default_seed() if seed is None else seed
+    try:
+        cases = suites.part(suites.suite(suite_name, seed), rows, limit)
+        cases = suites.with_timings(cases, timings or suites.TIMINGS)
+        names = tuple(name for name in peers.split(",") if name)
+        options = Options(
+            device=device or _default_device(),
+            peers=names,
+            effort=Effort(seconds=seconds),
+            budget=budget,
+            host_calls=host_calls,
+        )
+        runner = Runner(find_device(options.device), options)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+    if suite_name == "random":
+        click.echo(f"seed {seed}")
+    for name, reason in runner.missing_peers.items():
+        click.echo(f"peer {name} left out: {reason}")
+    label = suite_name if suite_name != "random" else f"random-{seed}"
+    report: Report
+    if plain:
+        report = runner.run(label, cases, lambda row: None)
+        click.echo(text_table(report))
+    else:
+        from portagemm.bench.console import run_with_progress
+
+        report = run_with_progress(runner, label, cases)
+    if json_path is not None:
+        report.write(json_path)
+        click.echo(f"written to {json_path}")
+    ctx.exit(1 if report.failed else 0)
+
+
+def _default_device() -> str:
+    import torch
+
+    return "cuda:0" if torch.cuda.is_available() else "cpu"
