@@ -26,7 +26,10 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None or exitstatus != pytest.ExitCode.OK:
         return
-    ran = sum(len(reporter.stats.get(outcome, ())) for outcome in ("passed", "failed", "error", "xfailed", "xpassed"))
+    ran = sum(
+        len(reporter.stats.get(outcome, ()))
+        for outcome in ("passed", "failed", "error", "xfailed", "xpassed")
+    )
     if ran == 0:
         reporter.write_line("every test was skipped: this run has shown nothing", red=True)
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED

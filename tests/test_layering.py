@@ -1,7 +1,7 @@
 """The import rule and the vendor rule, where import-linter cannot see: lazy imports, headers, start-up.
 
-    arch_profiles (data)  <-  hal  <-  backends.{cuda,rocm,cpu}      siblings never import each other
-                              hal  <-  portagemm                     reaches a backend only through hal.registry
+arch_profiles (data)  <-  hal  <-  backends.{cuda,rocm,cpu}      siblings never import each other
+                          hal  <-  portagemm                     reaches a backend only through hal.registry
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ VENDOR_WORDS = re.compile(
     r"|\bthreadIdx\b|\bblockIdx\b|\bwarp|\basm\b",
     re.IGNORECASE,
 )
-SHARED_HEADERS = sorted((ROOT / "hal/include").rglob("*.hpp")) + sorted((ROOT / "portagemm/kernels").rglob("*.hpp"))
+SHARED_HEADERS = sorted((ROOT / "hal/include").rglob("*.hpp")) + sorted(
+    (ROOT / "portagemm/kernels").rglob("*.hpp")
+)
 ALL_HEADERS = SHARED_HEADERS + sorted((ROOT / "backends").rglob("*.hpp"))
 
 
 def python_files(top: str) -> list[Path]:
     """The Python files below a top-level folder, links not followed."""
     base = ROOT / top
-    return [p for p in sorted(base.rglob("*.py")) if top != "portagemm" or p.relative_to(base).parts[0] not in LAYERS]
+    return [
+        p
+        for p in sorted(base.rglob("*.py"))
+        if top != "portagemm" or p.relative_to(base).parts[0] not in LAYERS
+    ]
 
 
 def imports(path: Path, package: str, *, top_level_only: bool = False) -> Iterator[tuple[int, str]]:
@@ -113,13 +119,17 @@ def test_backends_import_hal_only(path: Path) -> None:
     for line, name in imports(path, package_of(path)):
         if not name.startswith("portagemm"):
             continue
-        assert name.startswith(("portagemm.hal", f"portagemm.backends.{own}")), f"{label(path)}:{line} imports {name}"
+        assert name.startswith(("portagemm.hal", f"portagemm.backends.{own}")), (
+            f"{label(path)}:{line} imports {name}"
+        )
 
 
 @pytest.mark.parametrize("path", python_files("portagemm"), ids=label)
 def test_api_reaches_backends_by_name_only(path: Path) -> None:
     for line, name in imports(path, package_of(path)):
-        assert not name.startswith("portagemm.backends"), f"{label(path)}:{line} imports {name}: hal.registry.get"
+        assert not name.startswith("portagemm.backends"), (
+            f"{label(path)}:{line} imports {name}: hal.registry.get"
+        )
 
 
 @pytest.mark.parametrize("path", python_files("hal") + python_files("backends"), ids=label)

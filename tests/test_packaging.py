@@ -42,7 +42,9 @@ def packages_on_disk() -> dict[str, Path]:
     for top, prefix in (("portagemm", "portagemm"), *((name, f"portagemm.{name}") for name in LINKS)):
         for init in (ROOT / top).rglob("__init__.py"):
             inner = init.parent.relative_to(ROOT / top)
-            if any((ROOT / top).joinpath(*inner.parts[:n]).is_symlink() for n in range(1, len(inner.parts) + 1)):
+            if any(
+                (ROOT / top).joinpath(*inner.parts[:n]).is_symlink() for n in range(1, len(inner.parts) + 1)
+            ):
                 continue
             found[".".join((prefix, *inner.parts))] = init.parent
     return found

@@ -10,6 +10,7 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from typing import cast
 
@@ -59,6 +60,7 @@ def group(debug: bool) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Run the command line `arguments` and return the exit code. Raises nothing."""
     debug = "--debug" in arguments
+    warnings.showwarning = _show_warning
     try:
         result = group.main(list(arguments), prog_name="portagemm", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -75,6 +77,13 @@ def run(arguments: Sequence[str]) -> int:
         return 1
     except Exception as error:
         return _report(error, debug)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object, **__: object
+) -> None:
+    """A warning as one line; where it was raised is of no use to who runs a command."""
+    click.echo(f"warning: {message}", err=True)
 
 
 def _report(error: Exception, debug: bool) -> int:
