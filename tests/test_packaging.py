@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,7 @@ def test_links_in_place(name: str) -> None:
     link = ROOT / "portagemm" / name
     if not link.is_symlink():
         pytest.skip(f"{link} is no link: cloned with core.symlinks=false; tools see less, the package works")
-    assert os.readlink(link) == f"../{name}"
+    assert str(link.readlink()) == f"../{name}"
     assert link.is_dir()
 
 
@@ -105,7 +104,7 @@ def test_headers_are_there() -> None:
 
 
 def test_backends_have_the_same_files() -> None:
-    """The same idea has the same file name in each backend, so that a diff of two reads as how they differ."""
+    """The same idea has the same file name in each backend, so that their diff says how they differ."""
     for backend in ("cpu", "cuda", "rocm"):
         for name in ("__init__.py", "backend.py", "compiler.py", "driver.py", "README.md"):
             assert (ROOT / "backends" / backend / name).is_file(), f"backends/{backend}/{name}"

