@@ -26,7 +26,7 @@ a, b = torch.randint(-4, 5, (37, 65)).float(), torch.randint(-4, 5, (65, 129)).f
 out = portagemm.matmul(a, b, fallback="error")
 assert torch.equal(out, a @ b)
 print("matmul from", portagemm.__file__)
-print(portagemm.explain(portagemm.matmul, a, b).summary)
+print(portagemm.explain(portagemm.matmul, a, b))
 """
 
 
