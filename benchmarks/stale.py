@@ -59,7 +59,9 @@ def main() -> int:
     for result in old:
         print(f"STALE  {result.path}  {result.date}  {result.problem or 'sources ' + result.digest[:12]}")
     if old:
-        print(f"*** STALE RESULTS: {len(old)} of {len(fresh) + len(old)} were not made from sources {digest[:12]} ***")
+        print(
+            f"*** STALE RESULTS: {len(old)} of {len(fresh) + len(old)} were not made from sources {digest[:12]} ***"
+        )
     elif fresh:
         print(f"all {len(fresh)} results were made from these kernel sources ({digest[:12]})")
     else:

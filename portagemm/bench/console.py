@@ -27,19 +27,37 @@ def run_with_progress(runner: Runner, label: str, cases: Sequence[BenchCase]) ->
     console.print(_table(report))
     for row in report.failed:
         console.print(
-            f"FAILED {row.dtype} {row.layout} [{row.m}, {row.n}, {row.k}]: {row.error}", style="red", markup=False
+            f"FAILED {row.dtype} {row.layout} [{row.m}, {row.n}, {row.k}]: {row.error}",
+            style="red",
+            markup=False,
         )
     for name, count, mean, lowest in summary(report.rows):
-        console.print(f"ratio to torch, {name}: geometric mean {mean:.3f}, lowest {lowest:.3f} ({count} rows)")
+        console.print(
+            f"ratio to torch, {name}: geometric mean {mean:.3f}, lowest {lowest:.3f} ({count} rows)"
+        )
     return report
 
 
 def _table(report: Report) -> Table:
     table = Table(title=f"{report.suite} on {report.gpu}")
-    names = ("dtype", "layout", "M, N, K", "timing", "us", "TFLOP/s", "read us", "torch us", "ratio", "error", "plan")
+    names = (
+        "dtype",
+        "layout",
+        "M, N, K",
+        "timing",
+        "us",
+        "TFLOP/s",
+        "read us",
+        "torch us",
+        "ratio",
+        "error",
+        "plan",
+    )
     for name in names:
         text = name in ("dtype", "layout", "M, N, K", "timing", "plan")
-        table.add_column(name, justify="left" if text else "right", overflow="fold" if name == "plan" else "ellipsis")
+        table.add_column(
+            name, justify="left" if text else "right", overflow="fold" if name == "plan" else "ellipsis"
+        )
     for row in report.rows:
         batch = f"{row.batch} x " if row.batch > 1 else ""
         table.add_row(

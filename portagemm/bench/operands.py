@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from portagemm.hal.dtypes import BY_NAME
+from portagemm.problem import GemmProblem, View, build
 
 from .suites import BenchCase
 
@@ -46,11 +47,25 @@ def make_b(case: BenchCase, device: str, seed: int = 1) -> torch.Tensor:
 
 def make(case: BenchCase, device: str, seed: int = 0) -> Operands:
     """Normal random operands and an output full of NaN. On device "meta" nothing is allocated."""
-    out = torch.full(
-        _shape(case, case.m, case.n), float("nan"), dtype=torch_dtype(case.dtype), device=device
-    )
+    out = torch.full(_shape(case, case.m, case.n), float("nan"), dtype=torch_dtype(case.dtype), device=device)
     a = _matrix(case, case.m, case.k, case.layout[0], device, seed)
     return Operands(a, make_b(case, device, seed + 1), out)
+
+
+def problem(case: BenchCase, out_dtype: str | None = None) -> GemmProblem:
+    """The problem of the case's call, from its extents alone: no tensor is made.
+
+    fp32 is IEEE, torch's default precision.
+    """
+    a, b, out = (
+        View(BY_NAME[dtype], tuple(t.shape), t.stride())
+        for dtype, t in (
+            (case.dtype, _matrix(case, case.m, case.k, case.layout[0], "meta", 0)),
+            (case.dtype, _matrix(case, case.k, case.n, case.layout[1], "meta", 0)),
+            (out_dtype or case.dtype, torch.empty(_shape(case, case.m, case.n), device="meta")),
+        )
+    )
+    return build(a, b, out)
 
 
 def accuracy(case: BenchCase, operands: Operands) -> Accuracy:
@@ -63,7 +78,11 @@ def accuracy(case: BenchCase, operands: Operands) -> Accuracy:
     error = largest = ratio = 0.0
     for a, b, out in _blocks(case, operands):
         reference = a @ b
-        bound = torch.outer(a.norm(dim=1), b.norm(dim=0)).mul_(2.0**-17).add_(reference.abs(), alpha=1.5 * half_ulp)
+        bound = (
+            torch.outer(a.norm(dim=1), b.norm(dim=0))
+            .mul_(2.0**-17)
+            .add_(reference.abs(), alpha=1.5 * half_ulp)
+        )
         difference = (out - reference).abs_().nan_to_num_(nan=float("inf"))
         error = max(error, float(difference.max()))
         largest = max(largest, float(reference.abs().max()))

@@ -6,21 +6,23 @@ backend's compiler (or found in the cache or a pack), launched by its driver.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from struct import pack
 
 import torch
 
 from portagemm.hal.device import Device
-from portagemm.hal.program import ArgumentBlock, Launch, LaunchConfig
+from portagemm.hal.program import ArgumentBlock, LaunchConfig, ObjectCode
+from portagemm.hal.registry import get
 from portagemm.hal.source import KernelSource
-from portagemm.hal.target import Target
 
 from .timing import Call, Effort, Timer
 
+#: Bytes of one load, and to what every stretch of the buffer is aligned.
 _PIECE = 16
+_ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,9 @@ def kernels(backend: str) -> tuple[ReadKernel, ...]:
     return CPU_KERNELS if backend == "cpu" else GPU_KERNELS
 
 
-def source(kernel: ReadKernel, target: Target, include_dirs: tuple[Path, ...], head: str = "") -> KernelSource:
+def source(
+    kernel: ReadKernel, target: Target, include_dirs: tuple[Path, ...], head: str = ""
+) -> KernelSource:
     """A variant's source; `head` is the generated text every kernel of the target begins with."""
     text = (
         f"{head}#include <portagemm/kernels/read_probe.hpp>\n"

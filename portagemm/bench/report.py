@@ -113,7 +113,8 @@ def summary(rows: Sequence[Row], peer: str = "torch") -> list[tuple[str, int, fl
             for name in ("all", f"M >= {LARGE_M}") if row.m >= LARGE_M else ("all",):
                 groups.setdefault(f"{name}, {row.timing}", []).append(ratio)
     return [
-        (name, len(values), geometric_mean(values) or 0.0, min(values)) for name, values in sorted(groups.items())
+        (name, len(values), geometric_mean(values) or 0.0, min(values))
+        for name, values in sorted(groups.items())
     ]
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from portagemm import launch
 from portagemm.hal.device import Device
 from portagemm.hal.dtypes import BY_NAME
+from portagemm.hal.errors import PortaGemmError
 
 from . import environment, operands, peers
 from .digest import sources_digest
@@ -87,26 +89,27 @@ class Runner:
         return report
 
     def run_case(self, case: BenchCase) -> list[Row]:
-        """The rows of one case. An exception becomes the error of the rows it left without a time."""
+        """The rows of one case. Whatever goes wrong, in a peer or the probe too, is the error of its row."""
         rows = [Row.of(case, timing) for timing in case.timings]
         try:
             ours = operands.make(case, self.options.device)
             self._check(case, ours, rows)
-            for row in rows:
-                if row.error is None:
-                    (self._alone if row.timing == "alone" else self._chain)(case, ours, row)
-                    row.sm_clock_mhz = self.clock.take()
             self._host_columns(case, rows)
         except Exception as error:
-            text = f"{type(error).__name__}: {error}".strip()
             for row in rows:
-                if row.us is None and row.error is None:
-                    row.error = text
+                row.error = _text(error)
+        for row in rows:
+            if row.error is None:
+                try:
+                    (self._alone if row.timing == "alone" else self._chain)(case, ours, row)
+                except Exception as error:
+                    row.error = _text(error)
+                row.sm_clock_mhz = self.clock.take()
         return rows
 
     def _check(self, case: BenchCase, ours: operands.Operands, rows: Sequence[Row]) -> None:
         """Describe the plan, run once into a poisoned output and compare with FP64."""
-        facts = _describe(case, ours, self.device)
+        facts = _describe(case, self.device)
         matmul(ours.a, ours.b, ours.out)
         result = operands.accuracy(case, ours)
         for row in rows:
@@ -210,6 +213,10 @@ def matmul_allocating(a: torch.Tensor, b: torch.Tensor) -> object:
     return portagemm.matmul(a, b, fallback="error")
 
 
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip()[:2000]
+
+
 def _bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Call:
     return lambda: matmul(a, b, out)
 
@@ -219,6 +226,17 @@ def _read_bytes(case: BenchCase) -> int:
     return case.batch * case.k * (case.m + case.n) * BY_NAME[case.dtype].bytes
 
 
-def _describe(case: BenchCase, tensors: operands.Operands, device: Device) -> tuple[str, str, str]:
-    """(profile, kernel symbol, plan in words) of the call."""
-    raise NotImplementedError
+def _describe(case: BenchCase, device: Device) -> tuple[str, str, str]:
+    """(profile, kernel, plan in words) of the call."""
+    plan = launch.planned(operands.problem(case), device)
+    return launch.selection_of(device).profile.name, plan.kernel.symbol, str(plan)
+
+
+def find_device(name: str) -> Device:
+    """The hal device of a torch device string. Raises BackendUnavailableError, ValueError."""
+    try:
+        return launch.device_of(torch.device(name))
+    except RuntimeError as error:
+        if isinstance(error, PortaGemmError):
+            raise
+        raise ValueError(f"device: given {name!r}; allowed: a torch device such as cpu or cuda:0") from error

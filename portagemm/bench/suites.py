@@ -109,7 +109,11 @@ def _extent(source: random.Random, low: int, high: int) -> int:
     return min(max(value, low), high)
 
 
-SUITES: dict[str, Callable[[int], list[BenchCase]]] = {"dense16": dense16, "host": host, "random": random_shapes}
+SUITES: dict[str, Callable[[int], list[BenchCase]]] = {
+    "dense16": dense16,
+    "host": host,
+    "random": random_shapes,
+}
 
 
 def default_seed() -> int:

@@ -153,7 +153,9 @@ def make_timer(device: str, l2_bytes: int = 0, while_busy: Call | None = None) -
     return HostTimer(l2_bytes) if device == "cpu" else DeviceTimer(device, l2_bytes, while_busy)
 
 
-def host_cost(calls: Mapping[str, Callable[[int], object]], timer: Timer, count: int = 10_000) -> dict[str, float]:
+def host_cost(
+    calls: Mapping[str, Callable[[int], object]], timer: Timer, count: int = 10_000
+) -> dict[str, float]:
     """Microseconds the host spends on one call: the median over blocks of `count` // 20 calls, taking turns.
 
     Each call gets a running number, to choose other operands each time. The device is idle when a block

@@ -9,17 +9,23 @@ import click
 
 @click.command("bench")
 @click.option("--suite", "suite_name", required=True, help="dense16, random or host.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here."
+)
 @click.option("--device", default=None, help="Torch device. Default: cuda:0 where there is one, else cpu.")
 @click.option("--profile", default=None, help="Force an arch profile, as PORTAGEMM_PROFILE does.")
 @click.option("--rows", default=None, metavar="K/N", help="Every N-th case from the K-th on.")
 @click.option("--limit", type=click.IntRange(1), default=None, help="At most so many cases.")
-@click.option("--timing", "timings", type=click.Choice(["alone", "chain"]), multiple=True, help="Default: both.")
+@click.option(
+    "--timing", "timings", type=click.Choice(["alone", "chain"]), multiple=True, help="Default: both."
+)
 @click.option("--peers", default="torch,deep_gemm,humming", show_default=True, help="Libraries, by comma.")
 @click.option("--seed", type=int, default=None, help="Of suite random. Default: the date as YYYYMMDD.")
 @click.option("--seconds", default=0.3, show_default=True, help="Effort of one measurement.")
 @click.option("--budget", type=float, default=None, help="Seconds in all; cases left over are errors.")
-@click.option("--host-calls", default=10_000, show_default=True, help="Calls of the host-cost measurement; 0: none.")
+@click.option(
+    "--host-calls", default=10_000, show_default=True, help="Calls of the host-cost measurement; 0: none."
+)
 @click.option("--plain", is_flag=True, help="Plain text, a line a row.")
 @click.pass_context
 def command(
