@@ -1,0 +1,1 @@
+"""The CPU backend: the system's C++ compiler, and threads over blocks. It runs wherever Python does."""
