@@ -48,7 +48,7 @@ machine_gpu() {   # nvidia, amd or none: what the machine has, whatever is insta
 
 # Does this Python already have a torch that suits the machine? A GPU machine needs one that sees the GPU.
 torch_suits() {
-    "$1" - "$2" 2>/dev/null <<'PY'
+    "$1" -W ignore - "$2" 2>/dev/null <<'PY'
 import sys
 import torch
 sys.exit(0 if sys.argv[1] == "none" or torch.cuda.is_available() else 1)
@@ -128,13 +128,13 @@ setup_venv() {
     fi
     # The bindings and the run-time compiler of the vendor this torch was built for.
     local vendor
-    vendor=$("$PY" -c 'import torch
+    vendor=$("$PY" -W ignore -c 'import torch
 v = torch.version
 print("rocm" if v.hip else "cuda" + v.cuda.split(".")[0] if v.cuda else "")')
     case "$vendor,$wanted" in ,*compile*) vendor=cuda13 ;; esac
     wanted=$(printf '%s\n' "$wanted" ${vendor:+"$vendor"} | tr , '\n' | sort -u | paste -sd, -)
     # The torch that is there stays: pip may not exchange it for another build on the way.
-    "$PY" -c 'import torch; print("torch==" + torch.__version__)' >"$venv/torch-pin.txt"
+    "$PY" -W ignore -c 'import torch; print("torch==" + torch.__version__)' >"$venv/torch-pin.txt"
     say "installing portagemm[$wanted]"
     "$PY" -m pip install -qq -c "$venv/torch-pin.txt" $base -e ".[$wanted]"
     echo "$stamp $wanted" >"$venv/portagemm-setup"
