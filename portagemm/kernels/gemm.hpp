@@ -5,6 +5,7 @@
 #include <portagemm/copy.hpp>
 #include <portagemm/epilogue.hpp>
 #include <portagemm/scheduler.hpp>
+#include <portagemm/store.hpp>
 
 namespace pg {
 
@@ -35,6 +36,7 @@ struct tile_steps {
     using copy_a = typename Config::copy_a;
     using copy_b = typename Config::copy_b;
     static constexpr i32 block_k = tile::k;
+    static constexpr i32 stage_bytes = Config::stage_a::size + Config::stage_b::size;
 
     struct nothing {};
     template <bool Has, class T>
@@ -69,16 +71,23 @@ struct tile_steps {
 
     PG_DEVICE void begin(const work& w) {
         const gemm_params& p = args.params;
-        using element_a = typename copy_a::element;
-        using element_b = typename copy_b::element;
         k_begin = w.k_begin;
         if constexpr (Role::loads) {
-            source_a = {static_cast<const element_a*>(p.a.ptr) + batch_offset(p.a, p, w.batch),
-                        p.a.row, p.a.col, w.m, p.m, w.k_end, w.batch};
-            source_b = {static_cast<const element_b*>(p.b.ptr) + batch_offset(p.b, p, w.batch),
-                        p.b.row, p.b.col, w.n, p.n, w.k_end, w.batch};
+            source_a = source<copy_a>(p.a, w.m, p.m, w);
+            source_b = source<copy_b>(p.b, w.n, p.n, w);
         }
         if constexpr (Role::computes) accumulator.clear();
+    }
+
+    template <class Copy>
+    PG_DEVICE tile_source source(const operand& o, i32 mn, i32 mn_end, const work& w) {
+        if constexpr (requires { Copy::map(args.copies); }) {
+            return {&Copy::map(args.copies), 0, 0, mn, mn_end, w.k_end, Copy::batch(args.copies, w.batch)};
+        } else {
+            using element = typename Copy::element;
+            const element* matrix = static_cast<const element*>(o.ptr) + batch_offset(o, args.params, w.batch);
+            return {matrix, o.row, o.col, mn, mn_end, w.k_end, w.batch};
+        }
     }
 
     PG_DEVICE auto& stage_a(i32 s) { return shared.a[s]; }
@@ -156,6 +165,7 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
                 Config::store::store(tile.accumulator, epilogue(args.params, w), args, shared.store, w, role);
             }
         }
+        if constexpr (role_type::computes) Config::store::finish(role);
     });
 }
 

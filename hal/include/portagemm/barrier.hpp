@@ -18,6 +18,16 @@ PG_DEVICE void barrier(const Role&) {
     vendor::barrier(static_cast<int>(S));
 }
 
+// The lanes that run one atom together meet: a wave, or a group of waves (a warpgroup) with a barrier of its own.
+template <int Lanes>
+PG_DEVICE void group_barrier(i32 group) {
+    if constexpr (Lanes <= vendor::wave_size) {
+        vendor::barrier(int(scope::wave));
+    } else {
+        vendor::pair_barrier(group, Lanes);
+    }
+}
+
 // Makes this thread's writes to a shared tile visible to every wave of the scope, then waits for them all.
 // The tile's type carries the scope of its readers; publishing to fewer is a compile error.
 template <scope S, class SharedTile, class Role>

@@ -15,7 +15,7 @@ using f32 = float;
 // A place in a matrix operand: row along M (of A, C) or N (of B), col along K (of A, B) or N (of C).
 struct coord {
     i32 row, col;
-    PG_HD constexpr bool operator==(const coord&) const = default;
+    PG_HD constexpr bool operator==(const coord& o) const { return row == o.row && col == o.col; }
 };
 
 template <class T>

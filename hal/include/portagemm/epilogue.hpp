@@ -1,4 +1,4 @@
-// Accumulator -> output: D = act(alpha * acc + beta * C + bias), all in fp32, rounded once.
+// What happens to an accumulator before it is stored: D = act(alpha * acc + beta * C + bias), all in fp32, rounded once.
 #pragma once
 #include <portagemm/accumulator.hpp>
 #include <portagemm/dtypes.hpp>
@@ -48,6 +48,8 @@ PG_DEVICE f32 activate(f32 x) {
 // What is compiled in: the activation, and whether C and a bias are read at all (beta == 0 reads no C).
 template <activation Act, bool HasC, bool HasBias, class ElementC, class ElementBias>
 struct epilogue {
+    static constexpr bool reads = HasC || HasBias;  // whether apply() reads memory
+
     // Matrices of the work's batch; C and the bias may repeat by stride 0 in any direction.
     const gemm_params& p;
     const ElementC* c;
@@ -64,55 +66,6 @@ struct epilogue {
         if constexpr (HasC) x = vendor::fma(p.beta, to_f32(c[i64(m) * p.c.row + i64(n) * p.c.col]), x);
         if constexpr (HasBias) x += to_f32(bias[i64(m) * p.bias.row + i64(n) * p.bias.col]);
         return activate<Act>(x);
-    }
-};
-
-// Registers -> global memory, any strides. Vector: elements along n that D's address and strides allow to be written
-// together; a lane uses as many as its atom keeps side by side.
-template <class ElementD, int Vector>
-struct direct_store {
-    struct shared {};
-
-    template <class Tile, class Epilogue, class Args, class Role>
-    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args, shared&,
-                                const work& w, const Role& role) {
-        using atom = typename Tile::atom;
-        const gemm_params& p = args.params;
-        const i32 wave = role.thread / atom::lanes, lane = role.thread % atom::lanes;
-        constexpr i32 run = min(Vector, atom::c_run);
-        ElementD* d = static_cast<ElementD*>(const_cast<void*>(p.d.ptr)) + batch_offset(p.d, p, w.batch);
-        const coord origin = Tile::wave_origin(wave);
-        PG_UNROLL
-        for (i32 i = 0; i < Tile::atoms_m; i++) {
-            PG_UNROLL
-            for (i32 j = 0; j < Tile::atoms_n; j++) {
-                PG_UNROLL
-                for (i32 r = 0; r < atom::c_size; r += run) {
-                    const coord at = atom::c(lane, r);
-                    const i32 m = w.m + origin.row + i * atom::m + at.row;
-                    const i32 n = w.n + origin.col + j * atom::n + at.col;
-                    if (m >= p.m || n >= p.n) continue;
-                    ElementD* to = d + i64(m) * p.d.row + i64(n) * p.d.col;
-                    if (run > 1 && n + run <= p.n) {
-                        constexpr i32 width = run * i32(sizeof(ElementD));
-                        alignas(width) ElementD packed[run];
-                        PG_UNROLL
-                        for (i32 v = 0; v < run; v++) {
-                            packed[v] = from_f32<ElementD>(e.apply(acc.value[i][j][r + v], m, n + v));
-                        }
-                        *reinterpret_cast<bytes<width>*>(to) = *reinterpret_cast<const bytes<width>*>(packed);
-                    } else {
-                        PG_UNROLL
-                        for (i32 v = 0; v < run; v++) {
-                            if (n + v < p.n) {
-                                to[i64(v) * p.d.col] =
-                                    from_f32<ElementD>(e.apply(acc.value[i][j][r + v], m, n + v));
-                            }
-                        }
-                    }
-                }
-            }
-        }
     }
 };
 

@@ -9,6 +9,7 @@
 
 #define PG_HD
 #define PG_DEVICE inline __attribute__((always_inline))
+#define PG_ROLLED
 #define PG_UNROLL  // the compiler decides: tiles are deep here, and registers few
 
 // A kernel is called once a block, by any thread. `args` is the by-value argument.
@@ -37,6 +38,7 @@ inline long long blocks() { return detail::current.blocks; }
 inline int cluster_rank() { return 0; }
 inline unsigned char* shared_memory() { return detail::current.shared; }
 inline void barrier(int) {}
+inline void pair_barrier(int, int) {}
 
 inline float bits_to_fp32(unsigned bits) {
     float x;

@@ -1,0 +1,200 @@
+// Ampere and Ada (sm_80, sm_86, sm_89), and as a fallback everything newer: warp-wide mma.sync with ldmatrix, and
+// asynchronous copies to shared memory. PTX ISA sections: 9.7.14 (mma.sync, ldmatrix), 9.7.9.25 (cp.async).
+#pragma once
+#include <portagemm/concepts.hpp>
+#include <portagemm/copy.hpp>
+#include <portagemm/operand_path.hpp>
+
+namespace pg::arch {
+
+// ldmatrix: each lane names one 16-byte row of an 8x8 matrix of 16-bit elements; register r of a lane receives row
+// lane / 4, columns 2 * (lane % 4) and the next, of matrix r. With .trans the matrix arrives transposed.
+template <bool Transpose>
+PG_DEVICE void ldmatrix_x4(u32 (&r)[4], const u8* row) {
+    const u32 at = vendor::shared_address(row);
+    if constexpr (Transpose) {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+    } else {
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                     : "r"(at)
+                     : "memory");
+    }
+}
+
+// D (16 x 16, fp32) += A (16 x 16) * B (16 x 16)^T as two mma.sync.m16n8k16: the pair shares one ldmatrix.x4 of B.
+// Maps: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
+template <class T>
+struct mma_16816 {
+    static_assert(same_type<T, fp16> || same_type<T, bf16>, "mma.m16n8k16 takes fp16 or bf16");
+    using element = T;
+    static constexpr i32 m = 16, n = 16, k = 16, lanes = 32;
+    static constexpr i32 a_size = 8, b_size = 8, c_size = 8;
+    static constexpr i32 a_run = 2, b_run = 2, c_run = 2;
+    struct a_fragment {
+        u32 x[4];
+    };
+    struct b_fragment {
+        u32 x[4];
+    };
+
+    // Group = lane / 4 is a row, lane % 4 a pair of columns.
+    PG_HD static constexpr coord a(i32 lane, i32 i) {
+        return {lane / 4 + 8 * ((i / 2) % 2), (lane % 4) * 2 + i % 2 + 8 * (i / 4)};
+    }
+    PG_HD static constexpr coord b(i32 lane, i32 i) {
+        return {lane / 4 + 8 * (i / 4), (lane % 4) * 2 + i % 2 + 8 * ((i / 2) % 2)};
+    }
+    PG_HD static constexpr coord c(i32 lane, i32 i) {
+        return {lane / 4 + 8 * ((i / 2) % 2), (lane % 4) * 2 + i % 2 + 8 * (i / 4)};
+    }
+
+    // Matrices of x4 in register order: A (m 0-7, k 0-7), (m 8-15, k 0-7), (m 0-7, k 8-15), (m 8-15, k 8-15).
+    template <class Stage>
+    PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
+        constexpr bool k_major = Stage::order == major::k;
+        const i32 matrix = lane / 8, row = lane % 8;
+        const i32 mn_of = 8 * (matrix % 2), k_of = 8 * (matrix / 2);
+        ldmatrix_x4<!k_major>(
+            f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of) : Stage::offset(mn + mn_of, kk + k_of + row)));
+    }
+    // B: (n 0-7, k 0-7), (n 0-7, k 8-15), (n 8-15, k 0-7), (n 8-15, k 8-15).
+    template <class Stage>
+    PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
+        constexpr bool k_major = Stage::order == major::k;
+        const i32 matrix = lane / 8, row = lane % 8;
+        const i32 mn_of = 8 * (matrix / 2), k_of = 8 * (matrix % 2);
+        ldmatrix_x4<!k_major>(
+            f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of) : Stage::offset(mn + mn_of, kk + k_of + row)));
+    }
+
+    PG_DEVICE static void mma(f32 (&acc)[c_size], const a_fragment& a, const b_fragment& b) {
+        half(acc[0], acc[1], acc[2], acc[3], a, b.x[0], b.x[1]);
+        half(acc[4], acc[5], acc[6], acc[7], a, b.x[2], b.x[3]);
+    }
+
+  private:
+    PG_DEVICE static void half(f32& c0, f32& c1, f32& c2, f32& c3, const a_fragment& a, u32 b0, u32 b1) {
+        if constexpr (same_type<T, fp16>) {
+            asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+        } else {
+            asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+                : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
+                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
+        }
+    }
+};
+
+// D (16 x 8, fp32) += A (16 x 8) * B (8 x 8)^T in TF32: operands are rounded to 10 bits of mantissa as they are read.
+// Maps: PTX ISA, "Matrix Fragments for mma.m16n8k8", .tf32.
+struct mma_1688_tf32 {
+    using element = f32;
+    static constexpr i32 m = 16, n = 8, k = 8, lanes = 32;
+    static constexpr i32 a_size = 4, b_size = 2, c_size = 4;
+    static constexpr i32 a_run = 1, b_run = 1, c_run = 2;
+    struct a_fragment {
+        u32 x[4];
+    };
+    struct b_fragment {
+        u32 x[2];
+    };
+
+    PG_HD static constexpr coord a(i32 lane, i32 i) { return {lane / 4 + 8 * (i % 2), lane % 4 + 4 * (i / 2)}; }
+    PG_HD static constexpr coord b(i32 lane, i32 i) { return {lane / 4, lane % 4 + 4 * i}; }
+    PG_HD static constexpr coord c(i32 lane, i32 i) { return {lane / 4 + 8 * (i / 2), (lane % 4) * 2 + i % 2}; }
+
+    template <class Stage>
+    PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
+        f32 x[a_size];
+        read_by_map<Stage, a_run>(x, stage, mn, kk, lane, [](i32 l, i32 i) { return a(l, i); });
+        PG_UNROLL
+        for (i32 i = 0; i < a_size; i++) f.x[i] = round(x[i]);
+    }
+    template <class Stage>
+    PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
+        f32 x[b_size];
+        read_by_map<Stage, b_run>(x, stage, mn, kk, lane, [](i32 l, i32 i) { return b(l, i); });
+        PG_UNROLL
+        for (i32 i = 0; i < b_size; i++) f.x[i] = round(x[i]);
+    }
+
+    PG_DEVICE static void mma(f32 (&acc)[c_size], const a_fragment& a, const b_fragment& b) {
+        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+            : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+            : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
+    }
+
+  private:
+    // Without this the unit would truncate: an error up to twice as large, and always towards zero.
+    PG_DEVICE static u32 round(f32 x) {
+        u32 y;
+        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+        return y;
+    }
+};
+
+static_assert(maps_are_sound<mma_16816<fp16>>() && maps_are_sound<mma_1688_tf32>());
+
+// Global -> shared without registers. Width is 16, 8 or 4 bytes; bytes beyond the operand's end become zeros
+// (the instruction's src-size). Where the stage's order differs from the operand's, only 4-byte elements can be moved:
+// each then goes to its own place.
+template <class Element, class Stage, major Global, int Width, int Threads>
+struct async_copy {
+    using element = Element;
+    static_assert(same_type<Element, typename Stage::element>, "an asynchronous copy cannot convert");
+    static_assert(Width == 16 || Width == 8 || Width == 4, "cp.async moves 4, 8 or 16 bytes");
+    static constexpr bool asynchronous = true;
+    static constexpr i32 vector = Width / i32(sizeof(Element));
+    static constexpr bool along_mn = Global == major::mn;
+    static_assert(vector >= 1 && (vector == 1 || along_mn == (Stage::order == major::mn)));
+    static constexpr i32 chunks_k = along_mn ? Stage::k : Stage::k / vector;
+    static constexpr i32 chunks_mn = along_mn ? Stage::mn / vector : Stage::mn;
+    static constexpr i32 chunks = chunks_k * chunks_mn;
+    static constexpr i32 rounds = ceil_div(chunks, Threads);
+    struct registers {};
+
+    PG_DEVICE static coord origin(i32 chunk) {
+        if constexpr (along_mn) {
+            return {(chunk % chunks_mn) * vector, chunk / chunks_mn};
+        } else {
+            return {chunk / chunks_k, (chunk % chunks_k) * vector};
+        }
+    }
+
+    PG_DEVICE static void fetch(registers&, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
+        const Element* base = static_cast<const Element*>(s.ptr);
+        PG_UNROLL
+        for (i32 i = 0; i < rounds; i++) {
+            const i32 chunk = thread + i * Threads;
+            if (chunks % Threads != 0 && chunk >= chunks) break;
+            const coord o = origin(chunk);
+            const i32 mn = s.mn + o.row, kk = k + o.col;
+            const i32 left = mn >= s.mn_end || kk >= s.k_end ? 0 : along_mn ? s.mn_end - mn : s.k_end - kk;
+            const i32 valid = min(left, vector) * i32(sizeof(Element));
+            // A chunk that reads nothing still names an address: the operand's own, which is always mapped.
+            const Element* from = left > 0 ? base + i64(mn) * s.row + i64(kk) * s.col : base;
+            const u32 to = vendor::shared_address(stage + Stage::offset(o.row, o.col));
+            if constexpr (Width == 16) {
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+            } else {
+                asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Width), "r"(valid)
+                             : "memory");
+            }
+        }
+    }
+    PG_DEVICE static void commit(registers&, u8*, i32) {}
+};
+
+// Groups of this thread's asynchronous copies: wait until at most `Pending` of the newest are still under way.
+PG_DEVICE void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int Pending>
+PG_DEVICE void wait_copy_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+}  // namespace pg::arch

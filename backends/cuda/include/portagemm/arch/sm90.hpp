@@ -1,0 +1,287 @@
+// Hopper (sm_90a): wgmma on operands in shared memory, tensor copies (TMA) that complete on mbarriers, clusters.
+// PTX ISA sections: mbarrier, cp.async.bulk.tensor, wgmma, stmatrix, setmaxnreg, barrier.cluster.
+#pragma once
+#include <portagemm/arch/wgmma.hpp>
+#include <portagemm/concepts.hpp>
+#include <portagemm/copy.hpp>
+#include <portagemm/store.hpp>
+
+namespace pg::arch {
+
+// ---- Barriers of pair scope -----------------------------------------------------------------------------------------
+
+// A count of arrivals and of bytes in shared memory; waiting is for the end of a phase, phases alternate.
+struct transaction_barrier {
+    u64 state;
+
+    PG_DEVICE void init(i32 arrivals) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(vendor::shared_address(&state)), "r"(arrivals));
+    }
+    // One arrival, and `size` bytes that copies will announce.
+    PG_DEVICE void arrive_expecting(i32 size) {
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(vendor::shared_address(&state)),
+                     "r"(size)
+                     : "memory");
+    }
+    PG_DEVICE void wait(u32 phase) {
+        asm volatile(
+            "{.reg .pred done;\n"
+            "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+            "@!done bra again;}" ::"r"(vendor::shared_address(&state)),
+            "r"(phase)
+            : "memory");
+    }
+    // NOTE: the default scope (CTA) on purpose. It only frees a buffer whose reads have retired; with
+    // .release.cluster ptxas puts a MEMBAR into every step of K, at a cost of 15 % (docs/performance.md).
+    PG_DEVICE void arrive_at(i32 rank) {
+        asm volatile(
+            "{.reg .b32 remote;\n"
+            "mapa.shared::cluster.u32 remote, %0, %1;\n"
+            "mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(vendor::shared_address(&state)),
+            "r"(rank)
+            : "memory");
+    }
+};
+
+PG_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+PG_DEVICE void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}
+
+template <int Registers>
+PG_DEVICE void give_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+PG_DEVICE void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+// ---- Matrix unit ----------------------------------------------------------------------------------------------------
+
+// D (64 x N, fp32 registers of a warpgroup) += A (64 x 16) * B (N x 16)^T, both read from swizzled stages by descriptor.
+template <class T, int N>
+struct wgmma {
+    using element = T;
+    static constexpr i32 m = 64, n = N, k = 16, lanes = 128;
+    static constexpr i32 c_size = N / 2, c_run = 2;
+    struct a_fragment {
+        u64 descriptor;
+        static constexpr i32 transposed = 0;
+    };
+    using b_fragment = a_fragment;
+
+    // PTX ISA, "Register Fragments ... D" of wgmma.m64nNk16: a warp holds 16 rows.
+    PG_HD static constexpr coord c(i32 lane, i32 i) {
+        return {lane / 32 * 16 + lane % 32 / 4 + 8 * (i / 2 % 2), 8 * (i / 4) + lane % 4 * 2 + i % 2};
+    }
+
+    // Matrix descriptor of a 128-byte-swizzled stage. Bits 0-13 address / 16; 16-29 leading byte offset / 16: distance of
+    // 64-element panels along MN (MN-major only); 32-45 stride byte offset / 16: distance of groups of 8 rows; 62-63: 1.
+    template <class Stage>
+    PG_DEVICE static u64 describe(const u8* stage, i32 mn, i32 kk) {
+        static_assert(Stage::panel_bytes == 128, "wgmma stages are 128 bytes wide");
+        const u32 at = vendor::shared_address(stage) + Stage::offset(mn, kk);
+        constexpr u64 leading = Stage::order == major::mn ? Stage::panel_stride / 16 : 1;
+        return u64((at & 0x3ffff) >> 4) | leading << 16 | u64(1024 / 16) << 32 | u64(1) << 62;
+    }
+    template <class Stage>
+    PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32) {
+        f.descriptor = describe<Stage>(stage, mn, kk);
+    }
+    template <class Stage>
+    PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32) {
+        f.descriptor = describe<Stage>(stage, mn, kk);
+    }
+};
+
+// The same with the operands' orders, which are part of the instruction.
+template <class T, int N, major MajorA, major MajorB>
+struct wgmma_atom : wgmma<T, N> {
+    PG_DEVICE static void mma(f32 (&acc)[N / 2], const typename wgmma<T, N>::a_fragment& a,
+                              const typename wgmma<T, N>::b_fragment& b) {
+        wgmma_instruction<N>::template issue<T, MajorA == major::mn, MajorB == major::mn>(acc, a.descriptor, b.descriptor);
+    }
+};
+
+// Registers written before are seen by the matrix unit; the compiler may not move accesses across.
+template <class Accumulator>
+PG_DEVICE void begin_matrix_group(Accumulator& acc) {
+    PG_UNROLL
+    for (auto& row : acc.value) {
+        PG_UNROLL
+        for (auto& fragment : row) {
+            PG_UNROLL
+            for (auto& x : fragment) asm volatile("" : "+f"(x)::"memory");
+        }
+    }
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+PG_DEVICE void close_matrix_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending>
+PG_DEVICE void wait_matrix_groups() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+// ---- Tensor copies --------------------------------------------------------------------------------------------------
+
+struct alignas(64) tensor_map {
+    u64 opaque[16];
+};
+
+// Descriptors of the operands, and whether each has a batch dimension (a broadcast operand has not).
+struct tensor_copy_args {
+    tensor_map a, b, d;
+    i32 a_batched, b_batched;
+};
+
+// What a copy needs from its schedule: the barrier on which its bytes count, and where its cluster stands.
+struct copy_token {
+    transaction_barrier* full;
+    i32 rank;
+};
+
+enum class operand_name { a, b };
+
+// One thread copies a whole stage, in boxes of up to 64 elements (128 bytes) of the contiguous dimension. With Slices > 1
+// each block of the cluster loads its slice and multicasts it to all. Elements outside the tensor arrive as zeros and
+// count as bytes all the same.
+template <class Element, class Stage, operand_name Operand, int Slices>
+struct tensor_copy {
+    using element = Element;
+    static_assert(same_type<Element, typename Stage::element>, "a tensor copy cannot convert");
+    static constexpr bool asynchronous = true;
+    static constexpr bool k_major = Stage::order == major::k;
+    // A slice is a range of rows of the stage (K-major) or of its panels (MN-major).
+    static constexpr i32 boxes = Stage::panels / (k_major ? 1 : Slices);
+    static constexpr i32 slice_rows = k_major ? Stage::mn / Slices : Stage::mn / Slices;
+    static_assert(k_major ? slice_rows % 8 == 0 && slice_rows * Slices == Stage::mn
+                          : boxes * Slices == Stage::panels,
+                  "a multicast slice is whole swizzle periods");
+    struct registers {};
+
+    PG_DEVICE static const tensor_map& map(const tensor_copy_args& args) {
+        return Operand == operand_name::a ? args.a : args.b;
+    }
+    PG_DEVICE static i32 batch(const tensor_copy_args& args, i64 index) {
+        return i32(index) * (Operand == operand_name::a ? args.a_batched : args.b_batched);
+    }
+
+    PG_DEVICE static void fetch(registers&, const tile_source& s, u8* stage, i32 k, i32, copy_token token) {
+        const i32 slice = Slices > 1 ? token.rank : 0;
+        PG_UNROLL
+        for (i32 box = 0; box < boxes; box++) {
+            if constexpr (k_major) {
+                const i32 row = slice * slice_rows;
+                load(s, token, stage + box * Stage::panel_stride + row * Stage::panel_bytes, k + box * Stage::panel_cols,
+                     s.mn + row);
+            } else {
+                const i32 panel = slice * boxes + box;
+                load(s, token, stage + panel * Stage::panel_stride, s.mn + panel * Stage::panel_cols, k);
+            }
+        }
+    }
+    PG_DEVICE static void commit(registers&, u8*, i32) {}
+
+  private:
+    PG_DEVICE static void load(const tile_source& s, copy_token token, u8* to, i32 x, i32 y) {
+        const u32 at = vendor::shared_address(to), full = vendor::shared_address(token.full);
+        if constexpr (Slices > 1) {
+            asm volatile(
+                "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
+                "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(at),
+                "l"(s.ptr), "r"(full), "r"(x), "r"(y), "r"(i32(s.batch)), "h"(u16((1 << Slices) - 1))
+                : "memory");
+        } else {
+            asm volatile(
+                "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(at),
+                "l"(s.ptr), "r"(full), "r"(x), "r"(y), "r"(i32(s.batch))
+                : "memory");
+        }
+    }
+};
+
+// Accumulators -> 16-bit D by stmatrix and tensor store, Columns at a time through two buffers a warpgroup. The store
+// clips at D's edges. For D contiguous along n, 16-byte aligned.
+template <class ElementD, class Tile, int Columns>
+struct tensor_store {
+    using atom = typename Tile::atom;
+    static constexpr i32 row_bytes = Columns * i32(sizeof(ElementD));
+    static constexpr i32 strips = Tile::wave_n / Columns;
+    static_assert(sizeof(ElementD) == 2 && atom::lanes == 128 && strips * Columns == Tile::wave_n);
+    static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "one swizzle span a row");
+    struct shared {
+        alignas(1024) u8 strip[Tile::waves_m * Tile::waves_n][2][64 * row_bytes];
+    };
+
+    // The copy engine's swizzle of the row's width: chunk index XOR 128-byte line, over 8, 4 or 2 chunks.
+    PG_HD static constexpr i32 swizzle(i32 offset) { return offset ^ ((offset >> 3) & (row_bytes - 16)); }
+
+    template <class Epilogue, class Args, class Role>
+    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args,
+                                shared& memory, const work& w, const Role& role) {
+        const gemm_params& p = args.params;
+        const i32 wave = role.thread / 128, lane = role.thread % 128;
+        const coord origin = Tile::wave_origin(wave);
+        PG_UNROLL
+        for (i32 i = 0; i < Tile::atoms_m; i++) {
+            const i32 m0 = w.m + origin.row + i * atom::m;
+            PG_UNROLL
+            for (i32 s = 0; s < strips; s++) {
+                const i32 n0 = w.n + origin.col + s * Columns;
+                u8* strip = memory.strip[wave][(i * strips + s) % 2];
+                // The strip is free once the store before the last has read it; only one thread knows.
+                if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+                group_barrier<128>(wave);
+                PG_UNROLL
+                for (i32 q = 0; q < Columns / 16; q++) {
+                    u32 r[4];
+                    PG_UNROLL
+                    for (i32 x = 0; x < 4; x++) {
+                        const i32 index = (s * Columns + q * 16) / 2 + x * 2;
+                        const coord at = atom::c(lane, index % atom::c_size);
+                        r[x] = pack<ElementD>(value(e, p, acc.value[i][0][index], m0 + at.row, w.n + origin.col + at.col),
+                                              value(e, p, acc.value[i][0][index + 1], m0 + at.row,
+                                                    w.n + origin.col + at.col + 1));
+                    }
+                    // stmatrix: matrix j of a warp is (rows 8 * (j % 2), columns 8 * (j / 2)) of its 16 x 16.
+                    const i32 j = lane % 32 / 8, row = lane / 32 * 16 + j % 2 * 8 + lane % 8;
+                    const u32 to = vendor::shared_address(strip) + swizzle(row * row_bytes + (q * 2 + j / 2) * 16);
+                    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
+                                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                                 : "memory");
+                }
+                // Ordinary writes become visible to the copy engine, then all have written.
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                group_barrier<128>(wave);
+                if (lane == 0) {
+                    asm volatile(
+                        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\n"
+                        "cp.async.bulk.commit_group;" ::"l"(&args.copies.d),
+                        "r"(vendor::shared_address(strip)), "r"(n0), "r"(m0), "r"(i32(w.batch))
+                        : "memory");
+                }
+            }
+        }
+    }
+
+    // Shared memory must outlive the stores that read it.
+    template <class Role>
+    PG_DEVICE static void finish(const Role& role) {
+        if (role.thread % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+    }
+
+  private:
+    // C and the bias may only be read inside D.
+    template <class Epilogue>
+    PG_DEVICE static f32 value(const Epilogue& e, const gemm_params& p, f32 acc, i32 m, i32 n) {
+        if constexpr (Epilogue::reads) {
+            return m < p.m && n < p.n ? e.apply(acc, m, n) : 0.0f;
+        } else {
+            return e.apply(acc, m, n);
+        }
+    }
+};
+
+}  // namespace pg::arch

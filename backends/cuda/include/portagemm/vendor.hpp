@@ -1,0 +1,103 @@
+// NVIDIA: what the shared vocabulary means in CUDA C++. No CUDA header is included; instructions are PTX.
+#pragma once
+
+#define PG_HD __host__ __device__
+#define PG_DEVICE __device__ __forceinline__
+#define PG_UNROLL _Pragma("unroll")
+#define PG_ROLLED _Pragma("unroll 1")
+
+// A kernel takes its arguments by value; __grid_constant__ lets descriptors inside them be addressed in place.
+#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                                       \
+    extern "C" __global__ void __launch_bounds__(threads, min_blocks) symbol(const __grid_constant__ args_type args) { \
+        body(args);                                                                                                  \
+    }
+
+namespace pg::vendor {
+
+constexpr int wave_size = 32;
+
+__device__ __forceinline__ int thread() { return int(threadIdx.x); }
+__device__ __forceinline__ long long block() { return blockIdx.x; }
+__device__ __forceinline__ long long blocks() { return gridDim.x; }
+
+__device__ __forceinline__ unsigned char* shared_memory() {
+    extern __shared__ __align__(1024) unsigned char pg_shared[];
+    return pg_shared;
+}
+
+// Scopes by number (pg::scope): wave 0, pair 1, block 2, cluster 3.
+__host__ __device__ constexpr bool widens_to_block(int scope) { return scope == 1; }  // a pair needs its own barrier
+__device__ __forceinline__ void barrier(int scope) {
+    if (scope == 0) {
+        __syncwarp();
+    } else {
+        __syncthreads();
+    }
+}
+
+// Named barrier 1 + group, for the waves of one group. Barrier 0 is the block's.
+__device__ __forceinline__ void pair_barrier(int group, int lanes) {
+    asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(lanes) : "memory");
+}
+
+// Rank of this block in its cluster; 0 without one. The special register exists from sm_90 on.
+__device__ __forceinline__ int cluster_rank() {
+#if __CUDA_ARCH__ >= 900
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return int(rank);
+#else
+    return 0;
+#endif
+}
+
+__device__ __forceinline__ float bits_to_fp32(unsigned bits) { return __uint_as_float(bits); }
+__device__ __forceinline__ float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ float exp2(float x) {
+    float y;
+    asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));  // 2 ulp, subnormals kept
+    return y;
+}
+
+__device__ __forceinline__ float fp16_to_fp32(unsigned short h) {
+    float x;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(h));
+    return x;
+}
+__device__ __forceinline__ unsigned short fp32_to_fp16(float x) {
+    unsigned short h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+__device__ __forceinline__ unsigned short fp32_to_bf16(float x) {
+    unsigned short h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x));
+    return h;
+}
+// cvt.*x2 puts its first source into the upper half.
+__device__ __forceinline__ unsigned pack_fp16(float low, float high) {
+    unsigned d;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+__device__ __forceinline__ unsigned pack_bf16(float low, float high) {
+    unsigned d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+
+// Address of shared memory as PTX's shared-window instructions take it.
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+template <class T>
+struct remove_reference {
+    using type = T;
+};
+template <class T>
+struct remove_reference<T&> {
+    using type = T;
+};
+
+}  // namespace pg::vendor
