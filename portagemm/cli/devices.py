@@ -31,12 +31,13 @@ def command(as_json: bool) -> None:
 def collect() -> dict[str, Any]:
     """All that the command shows, as plain data. Never raises for lack of a library, driver or device."""
     from portagemm.hal import environment, registry
-    from portagemm.hal.cache import default_directory
+    from portagemm.hal.cache import default_cache
 
     backends = {name: registry.get(name) for name in registry.NAMES}
     devices = [device for backend in backends.values() for device in backend.devices()]
+    folder = default_cache().info().directory
     here = environment.probe(
-        cache_dir=str(default_directory()), driver_notes=[note for d in devices for note in d.notes]
+        cache_dir=str(folder) if folder else None, driver_notes=[note for d in devices for note in d.notes]
     )
     return {
         "environment": {"kind": here.kind, "lines": here.describe()},

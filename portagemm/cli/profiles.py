@@ -82,7 +82,7 @@ def _list_text() -> None:
             profile_name,
             f"{profile.backend}:{profile.arch}",
             str(profile.wave_size),
-            ", ".join(profile.schedules),
+            "\n".join(profile.schedules),
             " ".join(profile.native),
             "built in" if builtin.get(profile_name) is profile else profile.path,
             ", ".join(users.get(profile_name, ())),
