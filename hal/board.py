@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from .device import Device
+from portagemm.hal.device import Device
 
 if TYPE_CHECKING:
-    from .profile import ArchProfile
+    from portagemm.hal.profile import ArchProfile
 
 
 @dataclass(frozen=True)

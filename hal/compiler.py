@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from .program import ObjectCode
-from .target import Target
+from portagemm.hal.program import ObjectCode
+from portagemm.hal.target import Target
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ class Compiler(Protocol):
     def flags(self, target: Target, options: CompileOptions) -> tuple[str, ...]:
         """The flags that decide the result (no paths): part of the cache key."""
 
-    def compile(
-        self, source: str, symbol: str, target: Target, options: CompileOptions
-    ) -> ObjectCode:
+    def compile(self, source: str, symbol: str, target: Target, options: CompileOptions) -> ObjectCode:
         """Compile `source`, which defines ``extern "C"`` kernel `symbol`.
 
         Raises portagemm.hal.errors.CompileError with the compiler's log.

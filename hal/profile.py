@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from .device import Device
-from .errors import ProfileError
-from .notices import warn_once
-from .profile_file import builtin_folder, builtin_names, load
-from .profile_types import (
+from portagemm.hal.device import Device
+from portagemm.hal.errors import ProfileError
+from portagemm.hal.notices import warn_once
+from portagemm.hal.profile_file import builtin_folder, builtin_names, load
+from portagemm.hal.profile_types import (
     ArchProfile,
     Atom,
     Copy,
@@ -28,7 +28,7 @@ from .profile_types import (
     Quirk,
     TileConfig,
 )
-from .target import Target
+from portagemm.hal.target import Target
 
 __all__ = [
     "FORCE_VARIABLE",

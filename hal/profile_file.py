@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .board import Board
-from .errors import ProfileError
-from .profile_types import ArchProfile, Atom, Copy, Decompression, Limits, Quirk, TileConfig
+from portagemm.hal.board import Board
+from portagemm.hal.errors import ProfileError
+from portagemm.hal.profile_types import ArchProfile, Atom, Copy, Decompression, Limits, Quirk, TileConfig
 
 
 def builtin_folder() -> Path:

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
-from .board import Board
-from .device import Device
-from .target import Target
+from portagemm.hal.board import Board
+from portagemm.hal.device import Device
+from portagemm.hal.target import Target
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from .target import Target
+from portagemm.hal.target import Target
 
 
 @dataclass(frozen=True)

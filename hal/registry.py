@@ -1,4 +1,4 @@
-"""Backends by name, imported at first use. A backend says why it is unavailable; it never raises at import."""
+"""Backends by name, imported at first use. An unavailable backend says why; it never raises at import."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Protocol, cast
 
-from .compiler import Compiler
-from .device import Device
-from .errors import UnknownBackendError
-from .program import Driver
+from portagemm.hal.compiler import Compiler
+from portagemm.hal.device import Device
+from portagemm.hal.errors import UnknownBackendError
+from portagemm.hal.program import Driver
 
 #: In order of preference where a tensor's device does not decide. The CPU is always there.
 NAMES: tuple[str, ...] = ("cuda", "rocm", "cpu")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .target import Target
+from portagemm.hal.target import Target
 
 
 @dataclass(frozen=True)
