@@ -86,7 +86,7 @@ def _plan(x: torch.Tensor, w: torch.Tensor, explain_all: bool, **options: object
     import portagemm
 
     explanation = portagemm.explain(portagemm.linear, x, w, **options)
-    return str(explanation) if explain_all else explanation.summary
+    return str(explanation) if explain_all else str(explanation.plan or explanation).splitlines()[0]
 
 
 def _times(timing: Timing) -> str:

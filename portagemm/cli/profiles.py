@@ -152,11 +152,15 @@ def _as_text(profile: ArchProfile) -> str:
         f"  file       {profile.path}",
         f"  source     {profile.source}",
         f"  matches    {', '.join(profile.matches)}",
-        f"  limits     {limits.threads_per_block} threads and {limits.shared_bytes_per_block} bytes of shared"
-         f" memory a block, {limits.registers_per_thread} registers a thread, clusters of {limits.cluster}",
+        f"  block      {limits.threads_per_block} threads, {limits.shared_bytes_per_block} bytes shared memory",
+        f"  limits     {limits.registers_per_thread} registers a thread, clusters of {limits.cluster} blocks",
         f"  scopes     {', '.join(profile.scopes)}",
-        f"  dtypes     {', '.join(profile.native)}"
-        + "".join(f"; {dtype}: {how}" for dtype, how in profile.emulated.items()),
+        "; ".join(
+            [
+                f"  dtypes     {', '.join(profile.native)}",
+                *(f"{d}: {how}" for d, how in profile.emulated.items()),
+            ]
+        ),
         "  atoms",
     ]
     for atom in profile.atoms.values():

@@ -1,7 +1,7 @@
 """Every header compiles alone, for each vendor that can include it: it pulls in all that it uses.
 
-Shared headers (hal/include, portagemm/kernels) are compiled with the vendor folder of every backend; a backend's
-own headers with their own vendor only, for an arch that has what they name.
+Shared headers (hal/include, portagemm/kernels) are compiled with the vendor folder of every backend; a
+backend's own headers with their own vendor only, for an arch that has what they name.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def headers_of(backend: str) -> list[Path]:
 
 
 def include_dirs(backend: str) -> list[Path]:
-    """Search order of a kernel's compilation: the vendor's folder first. Kernels are found by the folder's name."""
+    """The search order of a kernel's compilation: the vendor's folder first."""
     return [ROOT / "backends" / backend / "include", ROOT / "hal/include", ROOT]
 
 
@@ -56,13 +56,13 @@ def test_host(header: Path, host_compiler: str) -> None:
 
 @pytest.mark.parametrize("header", headers_of("rocm"), ids=label)
 def test_hip(header: Path, hip_clang: str) -> None:
-    flags = ["-std=c++20", "-fsyntax-only", "-nogpuinc", "-nogpulib", "--cuda-device-only", "-Wall", "-Werror"]
-    compile_with([hip_clang, "-x", "hip", "--offload-arch=gfx90a", *flags], header, "rocm")
+    where = ["-x", "hip", "--offload-arch=gfx90a", "-nogpuinc", "-nogpulib", "--cuda-device-only"]
+    compile_with([hip_clang, *where, "-std=c++20", "-fsyntax-only", "-Wall", "-Werror"], header, "rocm")
 
 
 @pytest.mark.parametrize("header", headers_of("cuda"), ids=label)
 def test_nvrtc(header: Path) -> None:
-    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="cuda-bindings is not installed", exc_type=ImportError)
+    nvrtc = pytest.importorskip("cuda.bindings.nvrtc", reason="no cuda-bindings", exc_type=ImportError)
     arch = NEEDS.get(header.name, "sm_80").replace("sm_", "compute_")
     options = ["--std=c++20", f"--gpu-architecture={arch}", *(f"-I{d}" for d in include_dirs("cuda"))]
     try:
