@@ -152,7 +152,7 @@ def _as_text(profile: ArchProfile) -> str:
         f"  file       {profile.path}",
         f"  source     {profile.source}",
         f"  matches    {', '.join(profile.matches)}",
-        f"  block      {limits.threads_per_block} threads, {limits.shared_bytes_per_block} bytes shared memory",
+        f"  block      {limits.threads_per_block} threads, {limits.shared_bytes_per_block} bytes shared",
         f"  limits     {limits.registers_per_thread} registers a thread, clusters of {limits.cluster} blocks",
         f"  scopes     {', '.join(profile.scopes)}",
         "; ".join(
