@@ -32,7 +32,7 @@ NEVER_AT_IMPORT = {"cuda", "hip", "triton", "numpy", "jsonschema", "rich"}
 
 #: Names of vendors and archs: in shared code not even in a comment.
 VENDOR_NAMES = re.compile(r"cuda|nvidia|nvrtc|\bhip|rocm|\bamd\b|gfx\d+|\bsm_?\d{2}", re.IGNORECASE)
-#: Words of one vendor's language. Shared code says wave and block; the rest comes from <portagemm/vendor.hpp>.
+#: Words of one vendor's language. Shared code says wave and block; the rest is in <portagemm/vendor.hpp>.
 VENDOR_WORDS = re.compile(r"__CUDA|__gfx|__HIP|__nv_|__syncthreads|\bthreadIdx\b|\bblockIdx\b|\bwarp|\basm\b")
 SHARED_HEADERS = sorted((ROOT / "hal/include").rglob("*.hpp")) + sorted(
     (ROOT / "portagemm/kernels").rglob("*.hpp")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
     from portagemm.hal.device import Device
-    from portagemm.hal.registry import Backend
+    from portagemm.hal.devices import DeviceReport, Inventory
 
 
 @click.command("devices")
@@ -19,88 +18,77 @@ def command(as_json: bool) -> None:
 
     For a backend or compiler that cannot be used, the reason is shown.
     """
-    facts = collect()
+    from portagemm.hal.cache import default_cache
+    from portagemm.hal.devices import inventory
+
+    folder = default_cache().info().directory
+    found = inventory(cache_dir=str(folder) if folder else None)
     if as_json:
         import json
 
-        click.echo(json.dumps(facts, indent=2))
+        click.echo(json.dumps(_plain(found), indent=2))
     else:
-        _print(facts)
+        _print(found)
 
 
-def collect() -> dict[str, Any]:
-    """All that the command shows, as plain data. Never raises for lack of a library, driver or device."""
-    from portagemm.hal import environment, registry
-    from portagemm.hal.cache import default_cache
-
-    backends = {name: registry.get(name) for name in registry.NAMES}
-    devices = [device for backend in backends.values() for device in backend.devices()]
-    folder = default_cache().info().directory
-    here = environment.probe(
-        cache_dir=str(folder) if folder else None, driver_notes=[note for d in devices for note in d.notes]
-    )
+def _plain(found: Inventory) -> dict[str, Any]:
+    """The inventory as JSON's types. A reason of null means that the thing can be used."""
     return {
-        "environment": {"kind": here.kind, "lines": here.describe()},
-        "devices": [_device(device) for device in devices],
-        "backends": {name: _backend(backend) for name, backend in backends.items()},
+        "environment": {"kind": found.environment.kind, "lines": found.environment.describe()},
+        "devices": [_plain_device(report) for report in found.devices],
+        "backends": {
+            backend.name: {"unavailable": backend.unavailable, "compilers": dict(backend.compilers)}
+            for backend in found.backends
+        },
     }
 
 
-def _device(device: Device) -> dict[str, Any]:
-    """A device with the profile it gets."""
-    from portagemm.hal.errors import ProfileError
-    from portagemm.hal.profile import for_device
+def _plain_device(report: DeviceReport) -> dict[str, Any]:
+    from dataclasses import asdict
 
-    facts = {**asdict(device), "torch_device": device.torch_device}
-    try:
-        selection = for_device(device)
-    except ProfileError as error:
-        return {**facts, "profile": None, "reason": str(error)}
-    return {**facts, "profile": selection.profile.name, "reason": selection.reason}
-
-
-def _backend(backend: Backend) -> dict[str, Any]:
-    """Availability of a backend and of its compilers; None as a reason means that it can be used."""
-    compilers = []
-    for compiler in backend.compilers():
-        reason = compiler.unavailable_reason()
-        compilers.append(
-            {
-                "name": compiler.identity() if reason is None else type(compiler).__name__,
-                "unavailable": reason,
-            }
-        )
-    return {"unavailable": backend.unavailable_reason(), "compilers": compilers}
+    selection = report.selection
+    return {
+        **asdict(report.device),
+        "torch_device": report.device.torch_device,
+        "profile": selection.profile.name if selection else None,
+        "reason": selection.reason if selection else report.problem,
+    }
 
 
-def _print(facts: dict[str, Any]) -> None:
-    for number, line in enumerate(facts["environment"]["lines"]):
-        click.echo(("" if number == 0 else "  ") + line)
-    for device in facts["devices"]:
+def _print(found: Inventory) -> None:
+    first, *rest = found.environment.describe()
+    click.echo(first)
+    for line in rest:
+        click.echo(f"  {line}")
+    for report in found.devices:
+        device, selection = report.device, report.selection
         click.echo()
-        click.secho(f"{device['torch_device']}: {device['name']}", bold=True)
+        click.secho(f"{device.torch_device}: {device.name}", bold=True)
         click.echo(f"  {', '.join(_sizes(device))}")
-        for note in device["notes"]:
+        for note in device.notes:
             click.echo(f"  {note}")
-        click.echo(f"  profile {device['profile'] or 'none'}: {device['reason']}")
+        if selection is None:
+            click.echo(f"  no profile: {report.problem}")
+        else:
+            click.echo(f"  profile {selection.profile.name}: {selection.reason}")
     click.echo()
-    for name, backend in facts["backends"].items():
-        click.secho(f"backend {name}: {backend['unavailable'] or 'usable'}", bold=True)
-        for compiler in backend["compilers"]:
-            click.echo(f"  compiler {compiler['name']}: {compiler['unavailable'] or 'usable'}")
+    for backend in found.backends:
+        click.secho(f"backend {backend.name}: {backend.unavailable or 'usable'}", bold=True)
+        for name, reason in backend.compilers.items():
+            click.echo(f"  compiler {name}: {reason or 'usable'}")
 
 
-def _sizes(device: dict[str, Any]) -> list[str]:
+def _sizes(device: Device) -> list[str]:
     """The known figures of a device; an unknown one is 0 and left out."""
-    found = [f"{device['backend']}:{device['arch']}", f"{device['compute_units']} units"]
-    if device["memory_bytes"]:
-        found.append(f"{device['memory_bytes'] / 2**30:.1f} GiB")
-    if device["memory_bandwidth"]:
-        found.append(f"{device['memory_bandwidth'] / 1e12:.2f} TB/s")
-    if device["l2_bytes"]:
-        found.append(f"{device['l2_bytes'] / 2**20:.0f} MiB last-level cache")
-    if device["shared_bytes_per_block"]:
-        found.append(f"{device['shared_bytes_per_block'] / 1024:.0f} KiB shared memory a block")
-    if device["driver_version"]:
-        found.append(f"driver {device['driver_version']}")
+    found = [f"{device.backend}:{device.arch}", f"{device.compute_units} units"]
+    if device.memory_bytes:
+        found.append(f"{device.memory_bytes / 2**30:.1f} GiB")
+    if device.memory_bandwidth:
+        found.append(f"{device.memory_bandwidth / 1e12:.2f} TB/s")
+    if device.l2_bytes:
+        found.append(f"{device.l2_bytes / 2**20:.0f} MiB last-level cache")
+    if device.shared_bytes_per_block and device.backend != "cpu":
+        found.append(f"{device.shared_bytes_per_block / 1024:.0f} KiB shared memory a block")
+    if device.driver_version:
+        found.append(f"driver {device.driver_version}")
     return found

@@ -44,20 +44,19 @@ def command(name: str | None, files: tuple[Path, ...], as_json: bool) -> None:
 
 def _selections() -> list[tuple[str, str | None, str]]:
     """For each device of this machine: its description, the name of its profile or None, and the reason."""
-    from portagemm.hal import registry
-    from portagemm.hal.errors import ProfileError
-    from portagemm.hal.profile import for_device
+    from portagemm.hal.devices import all_devices, report
 
     found: list[tuple[str, str | None, str]] = []
-    for backend_name in registry.NAMES:
-        for device in registry.get(backend_name).devices():
-            label = f"{device.backend}:{device.index} {device.name}"
-            try:
-                selection = for_device(device)
-            except ProfileError as error:
-                found.append((label, None, str(error)))
-            else:
-                found.append((label, selection.profile.name, selection.reason))
+    for device in all_devices():
+        about = report(device)
+        selection = about.selection
+        found.append(
+            (
+                f"{device.torch_device} {device.name}",
+                selection.profile.name if selection else None,
+                selection.reason if selection else about.problem,
+            )
+        )
     return found
 
 
