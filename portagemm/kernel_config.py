@@ -1,0 +1,404 @@
+"""KernelConfig: all that is compiled into a GEMM kernel, and the text that instantiates it.
+
+Shared sources name parts (atom, stage, copy, schedule, store); this module knows how each part is spelled in
+device code and how much shared memory it takes. Extents, strides and addresses are run-time arguments, so one
+kernel serves every shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from portagemm.hal import registry
+from portagemm.hal.dtypes import BY_NAME
+from portagemm.hal.profile import ArchProfile, TileConfig
+from portagemm.hal.source import KernelSource, arch_config, shared_include_dir
+from portagemm.hal.target import Target
+
+
+@dataclass(frozen=True)
+class OperandConfig:
+    """How A or B comes from memory to the matrix unit.
+
+    Attributes:
+        dtype: element type in memory. major: "k", "mn" or "strided", as it lies in memory.
+        order: "k" or "mn", as it lies in a stage.
+        copy: name of the copy (see COPIES). width: bytes of one access; 0 for copies that choose themselves.
+        slices: blocks of a cluster that load a part each and multicast it.
+    """
+
+    dtype: str
+    major: str
+    order: str
+    copy: str
+    width: int = 0
+    slices: int = 1
+
+
+@dataclass(frozen=True)
+class KernelConfig:
+    """What is compiled in. Equal configs are one kernel.
+
+    Attributes:
+        schedule: name of the main loop. tile: block, waves, stages, cluster and atom.
+        a, b: the operands. d: dtype of the output. d_vector: elements of D written together.
+        store: "staged", "tensor" or "direct". columns: width of a staged strip, in elements.
+        c, bias: dtypes, or None where the epilogue reads none. activation: one of problem.ACTIVATIONS.
+    """
+
+    schedule: str
+    tile: TileConfig
+    a: OperandConfig
+    b: OperandConfig
+    d: str
+    d_vector: int
+    store: str
+    columns: int = 0
+    c: str | None = None
+    bias: str | None = None
+    activation: str = "none"
+
+    def symbol(self, arch: str) -> str:
+        """The kernel's extern "C" name: says arch, dtypes, layout, schedule, tile and epilogue."""
+        t = self.tile
+        parts = [
+            "pg",
+            arch,
+            self.a.dtype if self.a.dtype == self.d else f"{self.a.dtype}_{self.d}",
+            f"a{self.a.major}{self.a.width or ''}",
+            f"b{self.b.major}{self.b.width or ''}",
+            self.schedule,
+            t.atom,
+            "x".join(map(str, t.block)),
+            f"w{t.waves[0]}x{t.waves[1]}",
+            f"s{t.stages}",
+            f"c{t.cluster}",
+            f"{self.store}{self.d_vector}",
+        ]
+        if self.activation != "none":
+            parts.append(self.activation)
+        if self.c is not None:
+            parts.append(f"c{self.c}")
+        if self.bias is not None:
+            parts.append(f"bias{self.bias}")
+        return "_".join(parts)
+
+
+# --- the parts by name ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AtomPart:
+    """A matrix atom in device code. `cpp` is formatted with element, block_n, wave_n, block_k, a_order, b_order.
+
+    Attributes:
+        header: where it is. m, n: its extents given the wave size and the wave tile's n.
+        orders: orders a stage may have for it. element: dtype of a stage, None for the operand's own.
+        lanes: lanes that run it together, None for a wave. stage: how a stage of A and B is spelled.
+    """
+
+    header: str
+    cpp: str
+    m: Callable[[int, int], int]
+    n: Callable[[int, int], int]
+    orders: tuple[str, ...] = ("k",)
+    element: str | None = None
+    lanes: int | None = None
+    stage_a: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
+    stage_b: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
+
+
+def _fixed(value: int) -> Callable[[int, int], int]:
+    return lambda wave_size, wave_n: value
+
+
+_FMA_LANES_N = 8
+
+ATOMS: dict[str, AtomPart] = {
+    "fma": AtomPart(
+        "portagemm/atom/fma.hpp",
+        "pg::fma_atom<pg::arch_config::wave_size>",
+        m=lambda wave_size, _: 4 * (wave_size // min(wave_size, _FMA_LANES_N)),
+        n=lambda wave_size, _: 4 * min(wave_size, _FMA_LANES_N),
+        element="fp32",
+    ),
+    "mma_16816": AtomPart(
+        "portagemm/arch/sm80.hpp",
+        "pg::arch::mma_16816<{element}>",
+        m=_fixed(16),
+        n=_fixed(16),
+        orders=("k", "mn"),
+    ),
+    "mma_1688_tf32": AtomPart(
+        "portagemm/arch/sm80.hpp", "pg::arch::mma_1688_tf32", m=_fixed(16), n=_fixed(8)
+    ),
+    "wgmma": AtomPart(
+        "portagemm/arch/sm90.hpp",
+        "pg::arch::wgmma_atom<{element}, {wave_n}, pg::major::{a_order}, pg::major::{b_order}>",
+        m=_fixed(64),
+        n=lambda _, wave_n: wave_n,
+        orders=("k", "mn"),
+        lanes=128,
+    ),
+    "mfma_32x32x8": AtomPart(
+        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_32x32x8<{element}>", m=_fixed(32), n=_fixed(32)
+    ),
+    "mfma_16x16x16": AtomPart(
+        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_16x16x16<{element}>", m=_fixed(16), n=_fixed(16)
+    ),
+    "mfma_32x32x2_f32": AtomPart(
+        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_32x32x2_f32", m=_fixed(32), n=_fixed(32)
+    ),
+    "mfma_16x16x4_f32": AtomPart(
+        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_16x16x4_f32", m=_fixed(16), n=_fixed(16)
+    ),
+    # Extents depend on the host's vector width; the block tile is a multiple of all of them.
+    "host_panel": AtomPart(
+        "portagemm/arch/host.hpp",
+        "pg::arch::host_atom<{block_k}>",
+        m=_fixed(12),
+        n=_fixed(32),
+        orders=("k", "mn"),
+        element="fp32",
+        stage_a="pg::arch::row_stage<{mn}, {k}, pg::major::{order}>",
+        stage_b="pg::arch::panel_stage<{mn}, {k}, atom::n>",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class CopyPart:
+    """A copy in device code, formatted with element, stage, major, width, threads, operand, slices.
+
+    Attributes:
+        widths: accesses it has, in bytes, widest first; empty for copies that choose themselves.
+        converts: whether a stage may hold another dtype than memory.
+    """
+
+    header: str
+    cpp: str
+    widths: tuple[int, ...] = ()
+    converts: bool = False
+
+
+_ANY_WIDTH = (16, 8, 4, 2)
+COPIES: dict[str, CopyPart] = {
+    "register": CopyPart(
+        "portagemm/copy.hpp",
+        "pg::register_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
+        _ANY_WIDTH,
+        converts=True,
+    ),
+    "async": CopyPart(
+        "portagemm/arch/sm80.hpp",
+        "pg::arch::async_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
+        (16, 8, 4),
+    ),
+    "vgpr": CopyPart(
+        "portagemm/copy/vgpr_copy.hpp",
+        "pg::arch::vgpr_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
+        _ANY_WIDTH,
+        converts=True,
+    ),
+    "tensor": CopyPart(
+        "portagemm/arch/sm90.hpp",
+        "pg::arch::tensor_copy<{element}, {stage}, pg::arch::operand_name::{operand}, {slices}>",
+    ),
+    "pack": CopyPart(
+        "portagemm/arch/host.hpp",
+        "pg::arch::pack_copy<{element}, {stage}, pg::major::{major}>",
+        converts=True,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SchedulePart:
+    """A main loop in device code, formatted with stages, threads, consumers, cluster.
+
+    Attributes:
+        copies: copies it can drive, best first.
+        loader_threads: threads besides those that compute.
+        barrier_bytes: shared memory of its barriers, a stage.
+        persistent: one block a compute unit walks all tiles (otherwise one block a tile).
+    """
+
+    header: str
+    cpp: str
+    copies: tuple[str, ...]
+    loader_threads: int = 0
+    barrier_bytes: int = 0
+    persistent: bool = False
+
+
+SCHEDULES: dict[str, SchedulePart] = {
+    "single_buffer": SchedulePart(
+        "portagemm/schedule/single_buffer.hpp", "pg::single_buffer<{threads}>", ("register", "pack")
+    ),
+    "multistage": SchedulePart(
+        "portagemm/schedule/multistage.hpp",
+        "pg::multistage<{stages}, {threads}, 1>",
+        ("async", "register"),
+    ),
+    "pingpong": SchedulePart("portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}, 1>", ("vgpr",)),
+    "warp_specialized": SchedulePart(
+        "portagemm/schedule/warp_specialized.hpp",
+        "pg::warp_specialized<{stages}, {consumers}, {cluster}>",
+        ("tensor",),
+        loader_threads=128,
+        barrier_bytes=16,
+        persistent=True,
+    ),
+}
+
+
+# --- sizes ---------------------------------------------------------------------------------------------
+
+
+def compute_threads(tile: TileConfig, wave_size: int) -> int:
+    """Threads of a block that compute."""
+    return tile.waves[0] * tile.waves[1] * (ATOMS[tile.atom].lanes or wave_size)
+
+
+def block_threads(config: KernelConfig, wave_size: int) -> int:
+    """Threads of a block."""
+    return compute_threads(config.tile, wave_size) + SCHEDULES[config.schedule].loader_threads
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+#: Alignment of a stage: the swizzle's period (layout.hpp).
+_STAGE_ALIGN = 1024
+
+
+def shared_bytes(config: KernelConfig, wave_size: int) -> int:
+    """Shared memory of a block, in bytes: stages, store strips, barriers. The kernel asserts that it fits."""
+    tile, part = config.tile, ATOMS[config.tile.atom]
+    block_m, block_n, block_k = tile.block
+    element = BY_NAME[part.element or config.a.dtype].bytes
+    stages = sum(_round_up(mn * block_k * element, _STAGE_ALIGN) for mn in (block_m, block_n)) * tile.stages
+    waves = tile.waves[0] * tile.waves[1]
+    wave_n = block_n // tile.waves[1]
+    if config.store == "staged":
+        strips = waves * part.m(wave_size, wave_n) * (config.columns + 8) * 4
+    elif config.store == "tensor":
+        strips = _round_up(waves * 2 * 64 * config.columns * BY_NAME[config.d].bytes, _STAGE_ALIGN)
+    else:
+        strips = 1
+    barriers = max(1, SCHEDULES[config.schedule].barrier_bytes * tile.stages)
+    return _round_up(stages + _round_up(strips, 16) + _round_up(barriers, 16), _STAGE_ALIGN)
+
+
+# --- text ----------------------------------------------------------------------------------------------
+
+_TEMPLATE = """\
+{arch_config}
+{includes}
+#include <kernels/gemm.hpp>
+
+namespace {{
+struct config {{
+    using atom = {atom};
+    using tile = pg::block_tile<atom, {block_m}, {block_n}, {block_k}, {waves_m}, {waves_n}>;
+    using schedule = {schedule};
+    using stage_a = {stage_a};
+    using stage_b = {stage_b};
+    using copy_a = {copy_a};
+    using copy_b = {copy_b};
+    using copy_args = {copy_args};
+    using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
+    using store = {store};
+}};
+static_assert(sizeof(pg::gemm_shared<config>) <= {shared_bytes}, "the planner counts shared memory wrongly");
+static_assert(config::schedule::threads == {threads} && {threads} <= pg::arch_config::threads_per_block);
+}}  // namespace
+
+PG_ENTRY({symbol}, pg::gemm_args<config>, {threads}, config::schedule::min_blocks, pg::gemm<config>)
+"""
+
+
+def _cpp(dtype: str) -> str:
+    return BY_NAME[dtype].cpp
+
+
+def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
+    """The source of one kernel: generated facts, the headers of its parts, and one instantiation."""
+    tile, part, schedule = config.tile, ATOMS[config.tile.atom], SCHEDULES[config.schedule]
+    block_m, block_n, block_k = tile.block
+    waves_m, waves_n = tile.waves
+    threads = block_threads(config, profile.wave_size)
+    stage_element = _cpp(part.element or config.a.dtype)
+
+    def stage(spelling: str, mn: int, operand: OperandConfig) -> str:
+        return spelling.format(element=stage_element, mn=mn, k=block_k, order=operand.order)
+
+    def copy(operand: OperandConfig, name: str) -> str:
+        return COPIES[operand.copy].cpp.format(
+            element=_cpp(operand.dtype),
+            stage=f"stage_{name}",
+            major=operand.major,
+            width=operand.width,
+            threads=threads,
+            operand=name,
+            slices=operand.slices,
+        )
+
+    if config.store == "tensor":
+        store = f"pg::arch::tensor_store<{_cpp(config.d)}, tile, {config.columns}>"
+    elif config.store == "staged":
+        store = f"pg::staged_store<{_cpp(config.d)}, {config.d_vector}, tile, {config.columns}>"
+    else:
+        store = f"pg::direct_store<{_cpp(config.d)}, {config.d_vector}>"
+    headers = [schedule.header, part.header, COPIES[config.a.copy].header, COPIES[config.b.copy].header]
+    tensor = config.a.copy == "tensor"
+    return _TEMPLATE.format(
+        arch_config=arch_config(profile),
+        includes="\n".join(f"#include <{h}>" for h in dict.fromkeys(headers)),
+        atom=part.cpp.format(
+            element=_cpp(config.a.dtype),
+            wave_n=block_n // waves_n,
+            block_k=block_k,
+            a_order=config.a.order,
+            b_order=config.b.order,
+        ),
+        block_m=block_m,
+        block_n=block_n,
+        block_k=block_k,
+        waves_m=waves_m,
+        waves_n=waves_n,
+        schedule=schedule.cpp.format(
+            stages=tile.stages, threads=threads, consumers=waves_m * waves_n, cluster=tile.cluster
+        ),
+        stage_a=stage(part.stage_a, block_m, config.a),
+        stage_b=stage(part.stage_b, block_n, config.b),
+        copy_a=copy(config.a, "a"),
+        copy_b=copy(config.b, "b"),
+        copy_args="pg::arch::tensor_copy_args" if tensor else "pg::no_copy_args",
+        activation=config.activation,
+        has_c=str(config.c is not None).lower(),
+        has_bias=str(config.bias is not None).lower(),
+        c=_cpp(config.c or "fp32"),
+        bias=_cpp(config.bias or "fp32"),
+        store=store,
+        shared_bytes=shared_bytes(config, profile.wave_size),
+        threads=threads,
+        symbol=config.symbol(profile.arch),
+    )
+
+
+def kernel_source(config: KernelConfig, profile: ArchProfile, target: Target) -> KernelSource:
+    """A kernel's source with its header folders: the backend's first, since they choose the vendor."""
+    return KernelSource(
+        symbol=config.symbol(profile.arch),
+        text=kernel_text(config, profile),
+        target=target,
+        include_dirs=(
+            *registry.get(profile.backend).include_dirs(),
+            shared_include_dir(),
+            Path(__file__).resolve().parent,
+        ),
+    )

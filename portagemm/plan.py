@@ -1,0 +1,433 @@
+"""GemmProblem + ArchProfile -> GemmPlan: which kernel, how it is launched, and why. One algorithm for all archs.
+
+`candidates` lists every kernel that computes a problem on a device; `plan` takes the one an analytic model
+expects to be fastest. What is measured lives in docs/performance.md.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from portagemm.hal.device import Device
+from portagemm.hal.dtypes import BY_NAME
+from portagemm.hal.errors import UnsupportedError
+from portagemm.hal.profile import ArchProfile, TileConfig
+from portagemm.hal.program import ArgumentBlock, LaunchConfig, TensorMap
+from portagemm.kernel_config import (
+    ATOMS,
+    COPIES,
+    SCHEDULES,
+    KernelConfig,
+    OperandConfig,
+    block_threads,
+    kernel_source,
+    shared_bytes,
+)
+from portagemm.problem import MAX_BATCH_DIMS, GemmProblem, Operand
+
+__all__ = ["GemmPlan", "arguments", "candidates", "kernel_source", "launch_config", "plan", "rejections"]
+
+
+@dataclass(frozen=True)
+class GemmPlan:
+    """A kernel and its launch for one problem.
+
+    Attributes:
+        kernel: what is compiled in.
+        grid, block: blocks, and threads of a block. shared_bytes: dynamic shared memory of a block.
+        tiles_m, tiles_n: tiles of one batch (along m of a whole cluster). tiles: of all batches.
+        raster: rows of tiles that are walked together.
+        cost: the model's estimate, comparable only within one problem.
+        reasons: why this plan, for `explain`.
+    """
+
+    kernel: KernelConfig
+    grid: int
+    block: int
+    shared_bytes: int
+    tiles_m: int
+    tiles_n: int
+    tiles: int
+    raster: int
+    cost: float
+    reasons: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def cluster(self) -> int:
+        """Blocks of a cluster (1: none)."""
+        return self.kernel.tile.cluster
+
+    def explain(self) -> str:
+        """One line: schedule, atom, tile, copies, store and grid."""
+        k, t = self.kernel, self.kernel.tile
+        copies = f"A {k.a.copy}{k.a.width or ''} ({k.a.major}), B {k.b.copy}{k.b.width or ''} ({k.b.major})"
+        return (
+            f"{k.schedule}, {t.atom}, tile {'x'.join(map(str, t.block))}, waves {t.waves[0]}x{t.waves[1]}, "
+            f"{t.stages} stages, cluster {t.cluster}, {copies}, {k.store} store, grid {self.grid} x {self.block}, "
+            f"{self.tiles} tiles, raster {self.raster}"
+        )
+
+
+# --- what an operand allows ----------------------------------------------------------------------------
+
+
+def major_of(operand: Operand) -> str:
+    """Which dimension is contiguous: "k", "mn" or, where neither is, "strided"."""
+    if operand.strides[1] == 1:
+        return "k"
+    return "mn" if operand.strides[0] == 1 else "strided"
+
+
+def access_bytes(operand: Operand, contiguous: int, limit: int = 16) -> int:
+    """Widest aligned access along dimension `contiguous`: address and all other strides are multiples of it."""
+    size = operand.dtype.bytes
+    others = (operand.strides[1 - contiguous], *operand.batch_strides)
+    width = min(operand.alignment, limit)
+    while width > size and any(stride * size % width for stride in others):
+        width //= 2
+    return max(width, size)
+
+
+def _tensor_obstacle(name: str, operand: Operand, contiguous: int, batch: tuple[int, ...]) -> str | None:
+    """Why the tensor copy engine cannot address an operand (PTX ISA and cuTensorMapEncodeTiled), or None."""
+    size = operand.dtype.bytes
+    if size != 2:
+        return f"{name} is {operand.dtype}; wgmma operands and tensor stores are 16-bit"
+    if operand.strides[contiguous] != 1:
+        return f"{name} is not contiguous in either dimension"
+    if operand.alignment < 16:
+        return f"the address of {name} is aligned to {operand.alignment} bytes; tensor copies need 16"
+    outer = operand.strides[1 - contiguous] * size
+    if outer <= 0 or outer % 16 or outer >= 1 << 40:
+        return f"{name} has rows {outer} bytes apart; tensor copies need a positive multiple of 16 below 2^40"
+    if len(batch) > 1:
+        return f"{len(batch)} batch dimensions that cannot be merged; a descriptor has one"
+    for stride in operand.batch_strides:
+        if stride * size % 16 or stride < 0 or stride * size >= 1 << 40:
+            return f"{name} has batches {stride * size} bytes apart; tensor copies need a multiple of 16"
+    return None
+
+
+# --- candidates ----------------------------------------------------------------------------------------
+
+
+class _Rejected(Exception):
+    """A tile cannot compute the problem; the text says why."""
+
+
+def _operand(
+    name: str, operand: Operand, tile: TileConfig, schedule: str, mn: int, problem: GemmProblem, cluster: int
+) -> OperandConfig:
+    part = ATOMS[tile.atom]
+    dtype = operand.dtype.name
+    converts = part.element is not None and part.element != dtype
+    major = major_of(operand)
+    for copy in SCHEDULES[schedule].copies:
+        if (copy == "pack") != (tile.atom == "host_panel"):
+            continue
+        order = major if major in part.orders else "k"
+        if tile.atom == "host_panel" and name == "b":
+            order = "mn"
+        if copy == "tensor":
+            obstacle = _tensor_obstacle(name.upper(), operand, 1 if major == "k" else 0, problem.batch)
+            if obstacle:
+                raise _Rejected(obstacle)
+            if order == "mn" and mn % 64:
+                raise _Rejected(f"an MN-major operand needs tiles in steps of 64, this one has {mn}")
+            whole = mn // 64 % cluster == 0 if order == "mn" else mn % (8 * cluster) == 0
+            slices = cluster if name == "b" and whole else 1
+            return OperandConfig(dtype, major, order, copy, slices=slices)
+        if converts and not COPIES[copy].converts:
+            continue
+        widths = COPIES[copy].widths
+        if not widths:
+            return OperandConfig(dtype, major, order, copy)
+        size = operand.dtype.bytes
+        width = size if major == "strided" else access_bytes(operand, 1 if major == "k" else 0)
+        if copy == "async" and order != major:
+            width = min(width, size)  # each element to its own place
+        usable = next((w for w in widths if w <= width), None)
+        if usable is None or usable < size:
+            continue
+        return OperandConfig(dtype, major, order, copy, usable)
+    raise _Rejected(f"no copy of {schedule} takes {name.upper()} ({dtype}, {major})")
+
+
+def _strip_columns(tile: TileConfig, wave_size: int, widest: int) -> int:
+    wave_n = tile.block[1] // tile.waves[1]
+    atom_n = ATOMS[tile.atom].n(wave_size, wave_n)
+    for columns in (64, 32, 16, 8):
+        if columns <= widest and wave_n % columns == 0 and (columns % atom_n == 0 or atom_n % columns == 0):
+            return columns
+    raise _Rejected(f"no strip width divides a wave's {wave_n} columns")
+
+
+def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: TileConfig) -> KernelConfig:
+    atom = profile.atoms[tile.atom]
+    dtype = problem.a.dtype.name
+    if problem.b.dtype.name != dtype:
+        raise _Rejected(f"A is {dtype}, B is {problem.b.dtype}: operands have one dtype")
+    takes = "tf32" if dtype == "fp32" and problem.precision == "tf32" and "tf32" in atom.a else dtype
+    if takes not in atom.a:
+        wanted = "tf32" if dtype == "fp32" and problem.precision == "tf32" else dtype
+        raise _Rejected(f"{tile.atom} takes {', '.join(atom.a)}, not {wanted}")
+    block_m, block_n, _ = tile.block
+    a = _operand("a", problem.a, tile, schedule, block_m, problem, tile.cluster)
+    b = _operand("b", problem.b, tile, schedule, block_n, problem, tile.cluster)
+    if a.copy == "tensor" and not (problem.m and problem.n and problem.k):
+        raise _Rejected("a descriptor cannot have an extent of 0")
+    d = problem.d
+    vector = access_bytes(d, 1) // d.dtype.bytes if d.strides[1] == 1 else 1
+    columns = 0
+    if tile.atom == "host_panel":
+        store = "direct"
+    elif (
+        a.copy == "tensor"
+        and problem.c is None
+        and tile.waves[1] == 1
+        and _tensor_obstacle("D", d, 1, problem.batch) is None
+    ):
+        store, columns = "tensor", _strip_columns(tile, profile.wave_size, 64)
+    else:
+        store, columns = "staged", _strip_columns(tile, profile.wave_size, 32)
+        vector = min(vector, columns)
+    return KernelConfig(
+        schedule=schedule,
+        tile=tile,
+        a=a,
+        b=b,
+        d=d.dtype.name,
+        d_vector=vector if store != "tensor" else 0,
+        store=store,
+        columns=columns,
+        c=problem.c.dtype.name if problem.c else None,
+        bias=problem.bias.dtype.name if problem.bias else None,
+        activation=problem.activation,
+    )
+
+
+def _launchable(problem: GemmProblem, profile: ArchProfile, device: Device, kernel: KernelConfig) -> GemmPlan:
+    tile, schedule = kernel.tile, SCHEDULES[kernel.schedule]
+    limits = profile.limits_for(device)
+    threads = block_threads(kernel, profile.wave_size)
+    if threads > limits.threads_per_block:
+        raise _Rejected(f"needs {threads} threads a block, the device has {limits.threads_per_block}")
+    shared = shared_bytes(kernel, profile.wave_size)
+    if shared > limits.shared_bytes_per_block:
+        raise _Rejected(
+            f"needs {shared} bytes of shared memory a block, the device has {limits.shared_bytes_per_block}"
+        )
+    if tile.cluster > limits.cluster:
+        raise _Rejected(f"needs clusters of {tile.cluster}, the device has {limits.cluster}")
+    block_m, block_n, _ = tile.block
+    tiles_m = -(-problem.m // (block_m * tile.cluster))
+    tiles_n = -(-problem.n // block_n)
+    batches = 1
+    for extent in problem.batch:
+        batches *= extent
+    if tiles_m * tiles_n >= 1 << 32:
+        raise _Rejected(f"{tiles_m} x {tiles_n} tiles of one batch do not fit 32 bits")
+    tiles = tiles_m * tiles_n * batches
+    units = max(1, device.compute_units // tile.cluster)
+    one_wave = schedule.persistent or device.backend == "cpu"
+    grid = min(tiles, units if one_wave else tiles) * tile.cluster
+    grid = max(tile.cluster, min(grid, limits.grid // tile.cluster * tile.cluster))
+    if limits.grid_threads:
+        grid = min(grid, max(1, limits.grid_threads // threads))
+    return GemmPlan(
+        kernel=kernel,
+        grid=grid,
+        block=threads,
+        shared_bytes=shared,
+        tiles_m=tiles_m,
+        tiles_n=tiles_n,
+        tiles=tiles,
+        raster=_raster(tile),
+        cost=_cost(tile, tiles, units),
+    )
+
+
+#: Rows of the output walked together: an L2's worth of A stays while B passes (measured: docs/performance.md).
+_RASTER_ROWS = 2048
+
+
+def _raster(tile: TileConfig) -> int:
+    return max(1, _RASTER_ROWS // (tile.block[0] * tile.cluster))
+
+
+def _cost(tile: TileConfig, tiles: int, units: int) -> float:
+    """Rounds of tiles times the time of one: its products, and its operands' way through shared memory.
+
+    A step of K of an m x n tile is m * n products and m + n elements of traffic; _TRAFFIC says how many products
+    one such element costs.
+    """
+    block_m, block_n, _ = tile.block
+    rounds = -(-tiles // units)
+    return rounds * (block_m * block_n + _TRAFFIC * (block_m + block_n))
+
+
+_TRAFFIC = 24
+
+
+def _tiles(profile: ArchProfile) -> Iterator[tuple[str, TileConfig]]:
+    for schedule in profile.schedules:
+        for tile in profile.tiles.get(schedule, ()):
+            yield schedule, tile
+
+
+def _considered(
+    problem: GemmProblem, profile: ArchProfile, device: Device
+) -> tuple[list[GemmPlan], list[tuple[str, str]]]:
+    plans: list[GemmPlan] = []
+    rejected: list[tuple[str, str]] = []
+    for schedule, tile in _tiles(profile):
+        try:
+            kernel = _kernel(problem, profile, schedule, tile)
+            plans.append(_launchable(problem, profile, device, kernel))
+        except _Rejected as reason:
+            name = f"{schedule} {tile.atom} {'x'.join(map(str, tile.block))}"
+            rejected.append((name, str(reason)))
+    return plans, rejected
+
+
+def candidates(problem: GemmProblem, profile: ArchProfile, device: Device) -> list[GemmPlan]:
+    """Every plan that computes the problem on the device, in the profile's order. Empty where none does."""
+    return _considered(problem, profile, device)[0]
+
+
+def rejections(problem: GemmProblem, profile: ArchProfile, device: Device) -> list[tuple[str, str]]:
+    """(candidate, reason) for every tile of the profile that cannot compute the problem."""
+    return _considered(problem, profile, device)[1]
+
+
+def plan(problem: GemmProblem, profile: ArchProfile, device: Device) -> GemmPlan:
+    """The plan the model expects to be fastest: the first schedule that takes the problem, its cheapest tile.
+
+    Raises UnsupportedError with every candidate's reason where no kernel computes the problem.
+    """
+    plans, rejected = _considered(problem, profile, device)
+    if not plans:
+        text = "; ".join(f"{name}: {reason}" for name, reason in rejected)
+        raise UnsupportedError(
+            "gemm", f"no kernel of profile {profile.name} takes it ({text})", "see explain()"
+        )
+    first = plans[0].kernel.schedule
+    same = [
+        p for p in plans if p.kernel.schedule == first and p.kernel.tile.atom == plans[0].kernel.tile.atom
+    ]
+    best = min(same, key=lambda p: p.cost)
+    skipped = [s for s in profile.schedules[: profile.schedules.index(first)] if profile.tiles.get(s)]
+    reasons = [
+        f"schedule {first}: first of {profile.name}'s ({', '.join(profile.schedules)}) that takes the problem"
+    ]
+    reasons += [f"not {name}: {why}" for name, why in rejected if name.split()[0] in skipped]
+    reasons.append(
+        f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {len(same)} by the model "
+        f"({best.tiles} tiles on {device.compute_units} units)"
+    )
+    return GemmPlan(**{**best.__dict__, "reasons": tuple(reasons)})
+
+
+# --- launch --------------------------------------------------------------------------------------------
+
+
+def launch_config(chosen: GemmPlan) -> LaunchConfig:
+    """Launch geometry of a plan."""
+    return LaunchConfig(
+        grid=chosen.grid, block=chosen.block, cluster=chosen.cluster, shared_bytes=chosen.shared_bytes
+    )
+
+
+#: gemm_params (hal/include/portagemm/params.hpp): per operand address, two strides, four batch strides; then extents.
+_OPERAND = struct.Struct("<Q2q4q")
+_REST = struct.Struct("<4i4i2fq2i")
+_OPERANDS = 5
+_SCALARS = _OPERANDS * _OPERAND.size + 32
+_PARAMS_BYTES = _OPERANDS * _OPERAND.size + _REST.size
+#: gemm_args adds the copies' arguments, 8-byte aligned where they are empty, 64-byte where they are descriptors.
+_EMPTY_COPIES_BYTES = 8
+_MAPS_OFFSET, _MAP_BYTES = 384, 128
+_TENSOR_ARGS_BYTES = 832
+
+
+def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
+    """The kernel's argument: all of gemm_args but addresses, alpha and beta."""
+    # Kernels decompose a batch index from the innermost extent on; unused extents stand in front.
+    pad = MAX_BATCH_DIMS - len(problem.batch)
+
+    def operand(o: Operand | None) -> bytes:
+        if o is None:
+            return _OPERAND.pack(0, 0, 0, 0, 0, 0, 0)
+        steps = o.batch_strides or (0,) * len(problem.batch)
+        return _OPERAND.pack(0, *o.strides, *(0,) * pad, *steps)
+
+    block = bytearray()
+    for o in (problem.a, problem.b, problem.c, problem.d, problem.bias):
+        block += operand(o)
+    batch = (*(1,) * pad, *problem.batch)
+    block += _REST.pack(
+        problem.m,
+        problem.n,
+        problem.k,
+        chosen.raster,
+        *batch,
+        1.0,
+        0.0,
+        chosen.tiles,
+        chosen.tiles_m,
+        chosen.tiles_n,
+    )
+    maps: tuple[TensorMap, ...] = ()
+    if chosen.kernel.a.copy == "tensor":
+        block += bytes(_TENSOR_ARGS_BYTES - len(block))
+        maps, batched = _tensor_maps(problem, chosen.kernel)
+        struct.pack_into("<2i", block, _MAPS_OFFSET + 3 * _MAP_BYTES, *batched)
+    else:
+        block += bytes(_EMPTY_COPIES_BYTES)
+    return ArgumentBlock(
+        template=bytes(block),
+        pointer_offsets=tuple(i * _OPERAND.size for i in range(_OPERANDS)),
+        scalar_offsets=(_SCALARS, _SCALARS + 4),
+        tensor_maps=maps,
+    )
+
+
+def _tensor_maps(problem: GemmProblem, kernel: KernelConfig) -> tuple[tuple[TensorMap, ...], tuple[int, int]]:
+    """Descriptors of A, B and, for a tensor store, D: (contiguous, other, batch), boxes as the kernel copies them."""
+    block_m, block_n, block_k = kernel.tile.block
+    count = problem.batch[0] if problem.batch else 1
+
+    def make(
+        index: int, slot: int, o: Operand, contiguous: int, extents: tuple[int, int], box: tuple[int, int]
+    ) -> TensorMap:
+        size = BY_NAME[o.dtype.name].bytes
+        outer = o.strides[1 - contiguous] * size
+        step = o.batch_strides[0] * size if o.batch_strides else 0
+        return TensorMap(
+            operand=index,
+            offset=_MAPS_OFFSET + slot * _MAP_BYTES,
+            element_bytes=size,
+            dtype=o.dtype.name,
+            shape=(*extents, count if step else 1),
+            strides=(outer, step or outer),
+            box=(*box, 1),
+            swizzle_bytes=box[0] * size,
+        )
+
+    def input_map(index: int, o: Operand, config: OperandConfig, mn: int, block_mn: int) -> TensorMap:
+        panel = 128 // o.dtype.bytes
+        if config.order == "k":
+            return make(index, index, o, 1, (problem.k, mn), (panel, block_mn // config.slices))
+        return make(index, index, o, 0, (mn, problem.k), (panel, block_k))
+
+    maps = [
+        input_map(0, problem.a, kernel.a, problem.m, block_m),
+        input_map(1, problem.b, kernel.b, problem.n, block_n),
+    ]
+    if kernel.store == "tensor":
+        # Pointers are in the order a, b, c, d, bias; the descriptor of D is the third.
+        maps.append(make(3, 2, problem.d, 1, (problem.n, problem.m), (kernel.columns, 64)))
+    batched = tuple(int(bool(o.batch_strides and o.batch_strides[0])) for o in (problem.a, problem.b))
+    return tuple(maps), (batched[0], batched[1])
