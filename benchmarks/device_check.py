@@ -72,7 +72,7 @@ class Context:
 
 
 def command(step: str, context: Context, result: Path) -> tuple[list[str], str | None, dict[str, str]]:
-    """(command line, profile to force, further environment) of a step. Raises ValueError for an unknown one."""
+    """(command line, profile to force, more environment) of a step. Raises ValueError for an unknown one."""
     kind, _, argument = step.partition(":")
     python = sys.executable
     correctness = [python, str(HERE / "correctness.py"), "--device", "cuda:0", "--json", str(result)]
@@ -258,9 +258,8 @@ def main() -> int:
 
     for step in steps:
         if step.name.startswith("bench:") or (not step.ok and step.tail):
-            print(
-                f"\n--- {step.name}\n{step.tail[-2500:] if step.name.startswith('bench:') else step.tail[-1200:]}"
-            )
+            size = 2500 if step.name.startswith("bench:") else 1200
+            print(f"\n--- {step.name}\n{step.tail[-size:]}")
     print("\nsummary")
     for step in steps:
         print(f"{'ok' if step.ok else 'FAILED':6} {step.name:22} {step.seconds:6.1f} s  {step.summary}")

@@ -60,7 +60,7 @@ def main() -> int:
         print(f"STALE  {result.path}  {result.date}  {result.problem or 'sources ' + result.digest[:12]}")
     if old:
         print(
-            f"*** STALE RESULTS: {len(old)} of {len(fresh) + len(old)} were not made from sources {digest[:12]} ***"
+            f"*** STALE RESULTS: {len(old)} of {len(fresh) + len(old)} are not of sources {digest[:12]} ***"
         )
     elif fresh:
         print(f"all {len(fresh)} results were made from these kernel sources ({digest[:12]})")

@@ -39,25 +39,12 @@ def run_with_progress(runner: Runner, label: str, cases: Sequence[BenchCase]) ->
 
 
 def _table(report: Report) -> Table:
+    """A line a row; plans are in the JSON file, they are too wide for here."""
     table = Table(title=f"{report.suite} on {report.gpu}")
-    names = (
-        "dtype",
-        "layout",
-        "M, N, K",
-        "timing",
-        "us",
-        "TFLOP/s",
-        "read us",
-        "torch us",
-        "ratio",
-        "error",
-        "plan",
-    )
-    for name in names:
-        text = name in ("dtype", "layout", "M, N, K", "timing", "plan")
-        table.add_column(
-            name, justify="left" if text else "right", overflow="fold" if name == "plan" else "ellipsis"
-        )
+    for name in ("dtype", "layout", "M, N, K", "timing"):
+        table.add_column(name, no_wrap=True)
+    for name in ("us", "TFLOP/s", "read us", "torch us", "ratio", "error"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         batch = f"{row.batch} x " if row.batch > 1 else ""
         table.add_row(
@@ -66,12 +53,11 @@ def _table(report: Report) -> Table:
             f"{batch}{row.m}, {row.n}, {row.k}",
             row.timing,
             _figure(row.us, ".1f"),
-            _figure(row.tflops, ".1f"),
+            _figure(row.tflops, ".1f" if (row.tflops or 0) >= 10 else ".3f"),
             _figure(row.read_us, ".1f"),
             _figure(row.peers_us.get("torch"), ".1f"),
             _figure(row.ratio(), ".3f"),
             _figure(row.max_rel_err, ".1e") if row.error is None else "FAILED",
-            row.plan or "",
             style="red" if row.error is not None else None,
         )
     return table

@@ -27,7 +27,7 @@ class Operands:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """max_rel_err: largest |out - ref| over the largest |ref|. t16: largest |out - ref| over its T16 bound."""
+    """max_rel_err: largest |out - ref| over the largest |ref|. t16: largest |out - ref| / T16 bound."""
 
     max_rel_err: float
     t16: float

@@ -9,14 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from struct import pack
 
 import torch
 
+from portagemm import launch as launching
 from portagemm.hal.device import Device
+from portagemm.hal.profile import Selection
 from portagemm.hal.program import ArgumentBlock, LaunchConfig, ObjectCode
 from portagemm.hal.registry import get
-from portagemm.hal.source import KernelSource
+from portagemm.hal.source import KernelSource, arch_config, shared_include_dir
 
 from .timing import Call, Effort, Timer
 
@@ -24,10 +27,13 @@ from .timing import Call, Effort, Timer
 _PIECE = 16
 _ALIGNMENT = 256
 
+#: Holds kernels/.
+_PACKAGE = Path(__file__).resolve().parents[1]
+
 
 @dataclass(frozen=True)
 class ReadKernel:
-    """A variant: threads of a block, loads of a thread in flight, blocks a unit (0: enough to cover the data)."""
+    """A variant: threads of a block, loads a thread has in flight, blocks a unit (0: as the data needs)."""
 
     threads: int
     unroll: int
@@ -61,16 +67,17 @@ def kernels(backend: str) -> tuple[ReadKernel, ...]:
     return CPU_KERNELS if backend == "cpu" else GPU_KERNELS
 
 
-def source(
-    kernel: ReadKernel, target: Target, include_dirs: tuple[Path, ...], head: str = ""
-) -> KernelSource:
-    """A variant's source; `head` is the generated text every kernel of the target begins with."""
+def source(kernel: ReadKernel, selection: Selection) -> KernelSource:
+    """A variant's source for the target of a selection."""
+    backend = get(selection.target.backend)
     text = (
-        f"{head}#include <portagemm/kernels/read_probe.hpp>\n"
+        f"{arch_config(selection.profile)}\n"
+        "#include <kernels/read_probe.hpp>\n"
         f"PG_ENTRY({kernel.symbol}, pg::read_params, {kernel.threads}, 1, "
         f"(pg::read_probe<{kernel.threads}, {kernel.unroll}>))\n"
     )
-    return KernelSource(kernel.symbol, text, target, include_dirs)
+    folders = (*backend.include_dirs(), shared_include_dir(), _PACKAGE)
+    return KernelSource(kernel.symbol, text, selection.target, folders)
 
 
 class ReadProbe:
@@ -85,7 +92,7 @@ class ReadProbe:
         self._known: dict[tuple[str, int], float] = {}
 
     def alone(self, size: int) -> float:
-        """Microseconds to read `size` bytes once, cache flushed. Raises what compiling or launching raises."""
+        """Microseconds to read `size` bytes once, cache flushed. Raises what compiling raises."""
         if ("alone", size) not in self._known:
             reads = self._reads(size, 1)
             calls: dict[str, Call] = {name: partial(read, 0) for name, read in reads.items()}
@@ -128,5 +135,6 @@ class ReadProbe:
 
     def _code(self, kernel: ReadKernel) -> ObjectCode:
         if kernel.symbol not in self._codes:
-            self._codes[kernel.symbol] = object_code(kernel, self._device)
+            selection = launching.selection_of(self._device)
+            self._codes[kernel.symbol] = launching.code_of(source(kernel, selection)).code
         return self._codes[kernel.symbol]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 
 import torch
@@ -184,7 +185,7 @@ class Runner:
         size = (1 << 27) if small else (1 << 31)
         source = torch.empty(size // 4, dtype=torch.float32, device=self.options.device).normal_()
         target = torch.empty_like(source)
-        us = self.timer.alone({"copy": lambda: target.copy_(source)}, self.options.effort)["copy"]
+        us = self.timer.alone({"copy": partial(target.copy_, source)}, self.options.effort)["copy"]
         found["copy_tbps"] = 2 * size / us / 1e6
         del source, target
         if self.probe is not None:
@@ -229,7 +230,8 @@ def _read_bytes(case: BenchCase) -> int:
 def _describe(case: BenchCase, device: Device) -> tuple[str, str, str]:
     """(profile, kernel, plan in words) of the call."""
     plan = launch.planned(operands.problem(case), device)
-    return launch.selection_of(device).profile.name, plan.kernel.symbol, str(plan)
+    profile = launch.selection_of(device).profile
+    return profile.name, plan.kernel.symbol(profile.arch), plan.explain()
 
 
 def find_device(name: str) -> Device:

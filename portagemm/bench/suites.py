@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 
-#: Timings of a case. "alone": one call with a flushed cache. "chain": calls over rotating weights in a replayed graph.
+#: Timings of a case. "alone": one call, cache flushed. "chain": calls over rotating weights in one graph.
 TIMINGS: tuple[str, ...] = ("alone", "chain")
 
 #: (M, N, K) of the large-model projections that `dense16` times.
@@ -85,16 +85,16 @@ def host(seed: int) -> list[BenchCase]:
 
 
 def random_shapes(seed: int) -> list[BenchCase]:
-    """RANDOM_COUNT cases outside all other suites: dtype, layout, M, N, K log-uniform, half of them odd or ragged."""
+    """RANDOM_COUNT cases outside all other suites, M, N, K log-uniform, half of them odd or ragged."""
     known = {case.shape for name, make in SUITES.items() if name != "random" for case in make(seed)}
     source = random.Random(seed)
     cases: list[BenchCase] = []
     while len(cases) < RANDOM_COUNT:
         dtype = source.choice(("bf16", "bf16", "fp16", "fp16", "fp32"))
         layout = source.choice(("NN", "NT", "TN", "TT"))
-        extents = [_extent(source, low, high) for low, high in ((1, 16384), (8, 32768), (8, 16384))]
+        m, n, k = (_extent(source, low, high) for low, high in ((1, 16384), (8, 32768), (8, 16384)))
         batch = source.randint(2, 16) if source.random() < 0.15 else 1
-        case = BenchCase("matmul", dtype, layout, *extents, batch=batch)
+        case = BenchCase("matmul", dtype, layout, m, n, k, batch)
         if case.flop <= _RANDOM_FLOP[dtype] and case.shape not in known:
             cases.append(case)
     return cases

@@ -18,14 +18,14 @@ import torch
 
 Call = Callable[[], object]
 
-#: Bytes of the flush buffer where the cache's size is unknown or small. Writing it also lets the host run ahead.
+#: Least bytes of the flush buffer. Writing it also lets the host run ahead of the device.
 _LEAST_FLUSH = 256 << 20
 _SPIN_CYCLES = 400_000
 
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to measure: about `seconds` for all calls together, each at least and at most so many times."""
+    """How long to measure: about `seconds` for all calls together, each `least` to `most` times."""
 
     seconds: float = 0.3
     least: int = 7
@@ -102,7 +102,7 @@ class DeviceTimer:
         torch.cuda._sleep(_SPIN_CYCLES)
         for turn in range(rounds):
             for name in names[turn % len(names) :] + names[: turn % len(names)]:
-                start, stop = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+                start, stop = _event(), _event()
                 if flush:
                     self._flush.fill_(float(turn))
                 start.record()
@@ -113,6 +113,10 @@ class DeviceTimer:
             self.while_busy()
         self.synchronize()
         return {name: [1e3 * a.elapsed_time(b) for a, b in pairs] for name, pairs in events.items()}
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)
 
 
 class HostTimer:

@@ -1,0 +1,182 @@
+"""Build the pack of all kernels that device_check.py needs, on a machine without a GPU.
+
+    python benchmarks/build_pack.py --out build/pack --archive build/pack.tar.gz
+
+Cases and suites are planned for a described NVIDIA H200 under each profile, every plan candidate for the
+correctness cases, and compiled by NVRTC. Compiled kernels are kept in --cache, so a second run compiles only
+what changed. Pack and archive are written whole each time: nothing old is in them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tarfile
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+if TYPE_CHECKING:
+    from portagemm.hal.device import Device
+    from portagemm.hal.profile import Selection
+    from portagemm.hal.program import ObjectCode
+    from portagemm.hal.source import KernelSource
+
+PROFILES = ("h100", "a100", "rtx4090")
+SUITES = ("dense16", "random")
+
+
+def h200() -> Device:
+    """An NVIDIA H200 as its driver describes it."""
+    from portagemm.hal.device import Device
+
+    return Device(
+        backend="cuda",
+        index=0,
+        name="NVIDIA H200",
+        arch="sm_90",
+        compute_units=132,
+        l2_bytes=60 << 20,
+        memory_bytes=141 << 30,
+        shared_bytes_per_block=227 << 10,
+        threads_per_block=1024,
+        memory_bandwidth=4.8e12,
+    )
+
+
+def select(device: Device, profile: str) -> Selection:
+    """The selection PORTAGEMM_PROFILE=`profile` makes on the device."""
+    from portagemm.hal import profile as profiles
+
+    os.environ[profiles.FORCE_VARIABLE] = profile
+    return profiles.for_device(device)
+
+
+def check_sources(device: Device, selection: Selection, quick: bool) -> Iterator[KernelSource]:
+    """Every plan candidate of every correctness case."""
+    from portagemm import plan as planner
+    from portagemm import testing
+
+    for problem in testing.problems("cuda", quick=quick):
+        for plan in planner.candidates(problem, selection.profile, device):
+            yield planner.kernel_source(plan.kernel, selection.profile, selection.target)
+
+
+def bench_sources(device: Device, selection: Selection, seed: int) -> Iterator[KernelSource]:
+    """The planned kernel of every case of the suites, of host cost and start-up, and the read probe."""
+    from portagemm import plan as planner
+    from portagemm.bench import operands, probe, suites
+
+    cases = [case for name in SUITES for case in suites.suite(name, seed)]
+    cases += [
+        suites.BenchCase("matmul", dtype, layout, 64, 64, 64)
+        for dtype in ("bf16", "fp16", "fp32")
+        for layout in ("NN", "NT")
+    ]
+    for case in cases:
+        plan = planner.plan(operands.problem(case), selection.profile, device)
+        yield planner.kernel_source(plan.kernel, selection.profile, selection.target)
+    for kernel in probe.kernels("cuda"):
+        yield probe.source(kernel, selection)
+
+
+def unique(sources: Iterable[KernelSource], known: dict[str, KernelSource]) -> int:
+    """Add sources to `known` by pack key; how many were new."""
+    from portagemm.hal.cache_key import pack_key
+
+    before = len(known)
+    seen: set[KernelSource] = set()
+    for source in sources:
+        if source not in seen:
+            seen.add(source)
+            known.setdefault(pack_key(source), source)
+    return len(known) - before
+
+
+def compile_one(source: KernelSource) -> tuple[ObjectCode, bool]:
+    """(code, whether it had to be compiled); runs in a process of its own."""
+    from portagemm import launch
+
+    result = launch.code_of(source)
+    return result.code, result.origin == "compiled"
+
+
+def main() -> int:
+    """Plan, compile, write the pack and its archive; exit code 1 when a kernel does not compile."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "pack")
+    parser.add_argument("--archive", type=Path, default=ROOT / "build" / "pack.tar.gz")
+    parser.add_argument("--cache", type=Path, default=ROOT / "build" / "pack-cache")
+    parser.add_argument("--profiles", default=",".join(PROFILES))
+    parser.add_argument("--seed", type=int, help="of suite random; default: the date")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--quick", action="store_true", help="the quick correctness cases only")
+    parser.add_argument("--no-check", action="store_true", help="no correctness cases: the suites only")
+    parser.add_argument("--list", action="store_true", help="count the kernels, compile nothing")
+    arguments = parser.parse_args()
+    os.environ["PORTAGEMM_CACHE_DIR"] = str(arguments.cache.resolve())
+    os.environ.pop("PORTAGEMM_KERNEL_PATH", None)
+
+    from portagemm.bench import environment
+    from portagemm.bench.digest import sources_digest
+    from portagemm.bench.suites import default_seed
+    from portagemm.hal.pack import write_pack
+
+    seed = arguments.seed or default_seed()
+    device = h200()
+    sources: dict[str, KernelSource] = {}
+    for name in arguments.profiles.split(","):
+        selection = select(device, name)
+        suites_new = unique(bench_sources(device, selection, seed), sources) if name == "h100" else 0
+        check_new = 0
+        if not arguments.no_check:
+            check_new = unique(check_sources(device, selection, arguments.quick), sources)
+        print(f"{name}: {suites_new} kernels of suites, {check_new} more of correctness cases", flush=True)
+    if arguments.list:
+        return 0
+
+    built: list[tuple[KernelSource, ObjectCode]] = []
+    failed: list[str] = []
+    started, compiled = time.monotonic(), 0
+    with ProcessPoolExecutor(max_workers=arguments.jobs) as pool:
+        waiting = {pool.submit(compile_one, source): source for source in sources.values()}
+        for number, future in enumerate(as_completed(waiting), 1):
+            source = waiting[future]
+            try:
+                code, fresh = future.result()
+                compiled += fresh
+                built.append((source, code))
+            except Exception as error:  # all of them are wanted, not the first
+                failed.append(f"{source.symbol} ({source.target}): {str(error)[:1500]}")
+            if number % 50 == 0:
+                print(f"{number} of {len(waiting)}, {time.monotonic() - started:.0f} s", flush=True)
+
+    shutil.rmtree(arguments.out, ignore_errors=True)
+    write_pack(arguments.out, built)
+    about = {"commit": environment.commit(), "sources_digest": sources_digest(), "seed": seed}
+    (arguments.out / "build.json").write_text(json.dumps(about) + "\n")
+    size = sum(file.stat().st_size for file in arguments.out.iterdir())
+    with tarfile.open(arguments.archive, "w:gz", compresslevel=6) as tar:
+        tar.add(arguments.out, arcname=".")
+    print(
+        f"{len(built)} kernels ({compiled} compiled in {time.monotonic() - started:.0f} s), "
+        f"{size / 1e6:.1f} MB, "
+        f"archive {arguments.archive.stat().st_size / 1e6:.1f} MB, seed {seed}"
+    )
+    for text in failed:
+        print(f"FAILED {text}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
