@@ -95,7 +95,7 @@ class CxxCompiler:
             if status:
                 raise CompileError(symbol, target, identity, log or f"exit status {status}")
             code = out.read_bytes()
-        if symbol.encode() not in code:
+        if symbol.encode() + b"\0" not in code:  # names in a symbol table end so
             raise CompileError(symbol, target, identity, f'the source defines no extern "C" kernel {symbol}')
         return ObjectCode(code=code, target=target, symbol=symbol, compiler=identity, log=log)
 

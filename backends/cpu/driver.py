@@ -58,7 +58,7 @@ class CpuDriver:
                 if offset % unit or not 0 <= offset <= size - unit:
                     value = f"{unit}-byte value at byte {offset}"
                     raise LaunchError(f"{where}: argument block of {size} bytes: {value}")
-        return CpuLaunch(self._kernel(code, where), config, arguments)
+        return CpuLaunch(self._kernel(code, where), where, config, arguments)
 
     def _kernel(self, code: ObjectCode, where: str) -> Callable[..., None]:
         compiled_for = code.compiler.rpartition(" ")[2]
@@ -151,10 +151,15 @@ def _aligned(memory: Any) -> int:
 class CpuLaunch:
     """A prepared launch. Thread-safe: each call in progress has an argument block of its own."""
 
-    __slots__ = ("_arguments", "_free", "_grid", "_kernel", "_pointers", "_scalars", "_shared_bytes")
+    __slots__ = (
+        "_arguments", "_free", "_grid", "_kernel", "_pointers", "_scalars", "_shared_bytes", "_where",
+    )  # fmt: skip
 
-    def __init__(self, kernel: Callable[..., None], config: LaunchConfig, arguments: ArgumentBlock) -> None:
-        self._kernel, self._grid, self._shared_bytes = kernel, config.grid, config.shared_bytes
+    def __init__(
+        self, kernel: Callable[..., None], where: str, config: LaunchConfig, arguments: ArgumentBlock
+    ) -> None:
+        self._kernel, self._where = kernel, where
+        self._grid, self._shared_bytes = config.grid, config.shared_bytes
         self._arguments = arguments
         self._pointers = tuple(offset // 8 for offset in arguments.pointer_offsets)
         self._scalars = tuple(offset // 4 for offset in arguments.scalar_offsets)
@@ -162,13 +167,18 @@ class CpuLaunch:
 
     def __call__(self, pointers: Sequence[int], scalars: Sequence[float], stream: int) -> None:
         """Run the kernel and return when it is done. An exception in a worker is raised here."""
+        if len(pointers) != len(self._pointers) or len(scalars) != len(self._scalars):
+            raise LaunchError(
+                f"{self._where}: pointers: needed {len(self._pointers)}, given {len(pointers)}; "
+                f"scalars: needed {len(self._scalars)}, given {len(scalars)}"
+            )
         try:
             slot = self._free.pop()
         except IndexError:
             slot = _Slot(self._arguments.template)
-        for index, pointer in zip(self._pointers, pointers, strict=True):
+        for index, pointer in zip(self._pointers, pointers):  # noqa: B905  lengths are equal
             slot.words[index] = pointer
-        for index, scalar in zip(self._scalars, scalars, strict=True):
+        for index, scalar in zip(self._scalars, scalars):  # noqa: B905
             slot.floats[index] = scalar
         lanes = 1 if self._grid == 1 else min(self._grid, threads())
         if lanes == 1:

@@ -79,7 +79,8 @@ class NvrtcCompiler:
     def flags(self, target: Target, options: CompileOptions) -> tuple[str, ...]:
         """The flags that decide the result; a forced profile names its assembler too."""
         self._require()
-        flags = _language_flags(target, options)
+        # Lambdas of the shared code carry no vendor's annotation: here everything is device code.
+        flags = (*_language_flags(target, options), "--device-as-default-execution-space")
         if self._version >= _MINIMAL_SINCE:
             flags += ("-minimal",)
         if target.code_arch == target.arch:
@@ -311,7 +312,8 @@ def _nvrtc_check(status: Any, symbol: str, target: object, identity: str, log: s
 
 
 def _object(code: bytes, target: Target, symbol: str, identity: str, log: str) -> ObjectCode:
-    if symbol.encode() not in code:
+    name = symbol.encode()
+    if name + b"\0" not in code and b".entry " + name not in code:  # symbol table; PTX
         reason = f'the source defines no extern "C" kernel {symbol}'
         raise CompileError(symbol, target, identity, f"{reason}\n{log}")
     return ObjectCode(code=code, target=target, symbol=symbol, compiler=identity, log=log)

@@ -221,8 +221,8 @@ class _Slot:
     """
 
     __slots__ = (
-        "address", "config", "config_words", "device", "device_ref", "floats", "maps", "memory", "params",
-        "words",
+        "address", "config", "config_words", "device", "device_ref", "floats", "map_addresses", "memory",
+        "params", "words",
     )  # fmt: skip
 
     def __init__(self, config: LaunchConfig, arguments: ArgumentBlock) -> None:
@@ -230,30 +230,34 @@ class _Slot:
         self.memory = ctypes.create_string_buffer(_ALIGN + size + 8 + _CONFIG_BYTES + _ATTRIBUTE_BYTES)
         base = ctypes.addressof(self.memory)
         start = -base % _ALIGN
-        self.address = base + start
-        view = memoryview(self.memory).cast("B")
-        view[start : start + len(arguments.template)] = arguments.template
-        self.words = view[start : start + size].cast("Q")
-        self.floats = view[start : start + size].cast("f")
         params = start + size
-        view[params : params + 8].cast("Q")[0] = self.address
-        self.params = base + params
         launch = params + 8
-        self.config = base + launch
-        self.config_words = view[launch : launch + _CONFIG_BYTES].cast("Q")
-        numbers = view[launch : launch + _CONFIG_BYTES].cast("I")
+        attribute = launch + _CONFIG_BYTES
+        view = memoryview(self.memory).cast("B")
+        # The argument block, and its two views for what changes with each call.
+        self.address = base + start
+        view[start : start + len(arguments.template)] = arguments.template
+        self.words, self.floats = view[start:params].cast("Q"), view[start:params].cast("f")
+        # The kernel's one parameter.
+        view[params:launch].cast("Q")[0] = self.address
+        self.params = ctypes.byref(self.memory, params)
+        # CUlaunchConfig.
+        self.config = ctypes.byref(self.memory, launch)
+        self.config_words = view[launch:attribute].cast("Q")
+        numbers = view[launch:attribute].cast("I")
         for number, value in enumerate((config.grid, 1, 1, config.block, 1, 1, config.shared_bytes)):
             numbers[number] = value
         if config.cluster > 1:
-            extra = launch + _CONFIG_BYTES
-            self.config_words[5] = base + extra
+            self.config_words[5] = base + attribute
             numbers[12] = 1
-            entry = view[extra : extra + _ATTRIBUTE_BYTES].cast("I")
+            entry = view[attribute : attribute + _ATTRIBUTE_BYTES].cast("I")
             entry[0] = libcuda.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
             entry[2], entry[3], entry[4] = config.cluster, 1, 1
+        # Where the driver writes the current device.
         self.device = ctypes.c_int(-1)
         self.device_ref = ctypes.byref(self.device)
-        self.maps: list[int | None] = [None] * len(arguments.tensor_maps)  # addresses encoded so far
+        # Addresses the tensor maps carry; None: not encoded yet.
+        self.map_addresses: list[int | None] = [None] * len(arguments.tensor_maps)
 
 
 class CudaLaunch:
@@ -261,7 +265,7 @@ class CudaLaunch:
 
     __slots__ = (
         "_arguments", "_config", "_context", "_device", "_free", "_get_device", "_kernel", "_launch",
-        "_library", "_maps", "_pointer_words", "_scalar_floats", "_where",
+        "_library", "_map_operands", "_pointer_words", "_scalar_floats", "_where",
     )  # fmt: skip
 
     def __init__(
@@ -276,28 +280,31 @@ class CudaLaunch:
     ) -> None:
         _check_block(arguments, where)
         self._library, self._where, self._config, self._arguments = library, where, config, arguments
-        self._kernel, self._device, self._context = kernel, device, context
+        self._kernel, self._device, self._context = ctypes.c_void_p(kernel), device, context
         self._launch, self._get_device = library.cuLaunchKernelEx, library.cuCtxGetDevice
         self._pointer_words = tuple(offset // 8 for offset in arguments.pointer_offsets)
         self._scalar_floats = tuple(offset // 4 for offset in arguments.scalar_offsets)
-        self._maps = tuple(_EncodedMap(library, entry) for entry in arguments.tensor_maps)
+        self._map_operands = tuple((i, entry.operand) for i, entry in enumerate(arguments.tensor_maps))
         self._free = [_Slot(config, arguments)]
 
     def __call__(self, pointers: Sequence[int], scalars: Sequence[float], stream: int) -> None:
         """Enqueue the kernel on `stream`, a stream of this launch's device. Raises LaunchError."""
+        if len(pointers) != len(self._pointer_words) or len(scalars) != len(self._scalar_floats):
+            raise self._count_error(pointers, scalars)
         try:
             slot = self._free.pop()
         except IndexError:
             slot = _Slot(self._config, self._arguments)
         words = slot.words
-        for index, pointer in zip(self._pointer_words, pointers, strict=True):
+        for index, pointer in zip(self._pointer_words, pointers):  # noqa: B905  lengths are equal
             words[index] = pointer
         floats = slot.floats
-        for index, scalar in zip(self._scalar_floats, scalars, strict=True):
+        for index, scalar in zip(self._scalar_floats, scalars):  # noqa: B905
             floats[index] = scalar
         slot.config_words[_CONFIG_STREAM_WORD] = stream
-        if self._maps:
-            self._address_maps(slot, pointers)
+        for number, operand in self._map_operands:
+            if slot.map_addresses[number] != pointers[operand]:
+                self._address_map(slot, number, pointers[operand])
         if self._get_device(slot.device_ref) or slot.device.value != self._device:
             status = self._launch_elsewhere(slot)
         else:
@@ -316,20 +323,22 @@ class CudaLaunch:
         finally:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
-    def _address_maps(self, slot: _Slot, pointers: Sequence[int]) -> None:
-        """Put the operands' addresses into the tensor maps: those that changed since the last launch."""
-        for number, entry in enumerate(self._maps):
-            pointer = pointers[entry.operand]
-            if slot.maps[number] != pointer:
-                if pointer & 15:
-                    raise LaunchError(
-                        f"{self._where}: operand {entry.operand} is read by TMA: its address must be a "
-                        f"multiple of 16 bytes, given {pointer:#x}"
-                    )
-                status = entry.put(slot.address, pointer, first=slot.maps[number] is None)
-                if status:
-                    raise self._error(f"has a tensor map ({entry}) the driver refuses", status)
-                slot.maps[number] = pointer
+    def _address_map(self, slot: _Slot, number: int, pointer: int) -> None:
+        """Make a tensor map of the slot carry `pointer`: encode it at its first use, then re-address it."""
+        entry = self._arguments.tensor_maps[number]
+        if pointer & 15:
+            raise LaunchError(
+                f"{self._where}: operand {entry.operand} is read by TMA: its address must be a multiple of "
+                f"16 bytes, given {pointer:#x}"
+            )
+        if slot.map_addresses[number] is None:
+            status = _encode(self._library, entry, slot.address + entry.offset, pointer)
+        else:
+            status = self._library.cuTensorMapReplaceAddress(slot.address + entry.offset, pointer)
+        if status:
+            slot.map_addresses[number] = None
+            raise self._error(f"has a tensor map ({entry}) the driver refuses", status)
+        slot.map_addresses[number] = pointer
 
     def _error(self, what: str, status: int) -> LaunchError:
         c = self._config
@@ -338,40 +347,32 @@ class CudaLaunch:
         hint = f". {_FORK_HINT}" if status == libcuda.NOT_INITIALIZED else ""
         return LaunchError(f"{self._where} {what}: {text} ({geometry}){hint}")
 
+    def _count_error(self, pointers: Sequence[int], scalars: Sequence[float]) -> LaunchError:
+        return LaunchError(
+            f"{self._where}: pointers: needed {len(self._pointer_words)}, given {len(pointers)}; "
+            f"scalars: needed {len(self._scalar_floats)}, given {len(scalars)}"
+        )
 
-class _EncodedMap:
-    """A tensor map's constant part as the driver takes it."""
 
-    __slots__ = ("_entry", "_library", "_values", "operand")
-
-    def __init__(self, library: Any, entry: TensorMap) -> None:
-        self._library, self._entry, self.operand = library, entry, entry.operand
-        rank = len(entry.shape)
-        self._values = (
+def _encode(library: Any, entry: TensorMap, target: int, pointer: int) -> int:
+    """Write a tensor map for `pointer` to address `target`. Returns a CUresult."""
+    rank = len(entry.shape)
+    return int(
+        library.cuTensorMapEncodeTiled(
+            target,
+            _TENSOR_MAP_TYPES[entry.dtype],
+            rank,
+            pointer,
             (ctypes.c_uint64 * rank)(*entry.shape),
-            (ctypes.c_uint64 * max(rank - 1, 1))(*entry.strides),
+            (ctypes.c_uint64 * rank)(*entry.strides),
             (ctypes.c_uint32 * rank)(*entry.box),
             (ctypes.c_uint32 * rank)(*([1] * rank)),
+            0,  # not interleaved
+            _TENSOR_MAP_SWIZZLES[entry.swizzle_bytes],
+            _L2_PROMOTION_256B,
+            0,  # elements outside read as zero
         )
-
-    def put(self, block: int, pointer: int, *, first: bool) -> int:
-        """Write the descriptor, or only its address, into the argument block. Returns a CUresult."""
-        target = block + self._entry.offset
-        if not first:
-            return int(self._library.cuTensorMapReplaceAddress(target, pointer))
-        return int(
-            self._library.cuTensorMapEncodeTiled(
-                target,
-                _TENSOR_MAP_TYPES[self._entry.dtype],
-                len(self._entry.shape),
-                pointer,
-                *self._values,
-                0,  # not interleaved
-                _TENSOR_MAP_SWIZZLES[self._entry.swizzle_bytes],
-                _L2_PROMOTION_256B,
-                0,  # elements outside read as zero
-            )
-        )
+    )
 
 
 def _check_block(arguments: ArgumentBlock, where: str) -> None:

@@ -56,7 +56,8 @@ _I = ctypes.c_int
 _U = ctypes.c_uint
 
 #: Entry points and their argument types; all return a CUresult. Written from cuda.h of CUDA 12.0 and 13.0.
-PROTOTYPES: dict[str, tuple[Any, ...]] = {
+#: None: called on every launch, with ready-made ctypes objects alone, since converting by type takes longer.
+PROTOTYPES: dict[str, tuple[Any, ...] | None] = {
     "cuInit": (_U,),
     "cuDriverGetVersion": (_P,),
     "cuGetErrorName": (_I, _P),
@@ -68,7 +69,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuDeviceTotalMem_v2": (_P, _I),
     "cuDevicePrimaryCtxRetain": (_P, _I),
     "cuCtxGetCurrent": (_P,),
-    "cuCtxGetDevice": (_P,),
+    "cuCtxGetDevice": None,
     "cuCtxPushCurrent_v2": (_P,),
     "cuCtxPopCurrent_v2": (_P,),
     "cuThreadExchangeStreamCaptureMode": (_P,),
@@ -78,7 +79,7 @@ PROTOTYPES: dict[str, tuple[Any, ...]] = {
     "cuKernelGetAttribute": (_P, _I, _P, _I),
     "cuKernelSetAttribute": (_I, _I, _P, _I),
     "cuFuncLoad": (_P,),
-    "cuLaunchKernelEx": (_P, _P, _P, _P),
+    "cuLaunchKernelEx": None,
     "cuTensorMapEncodeTiled": (_P, _I, _U, _P, _P, _P, _P, _P, _I, _I, _I, _I),
     "cuTensorMapReplaceAddress": (_P, _P),
 }
@@ -106,7 +107,7 @@ def load() -> ctypes.CDLL:
             failures.append(str(error))
             continue
         for function, types in PROTOTYPES.items():
-            if hasattr(library, function):
+            if types is not None and hasattr(library, function):
                 getattr(library, function).argtypes = types
         return library
     raise OSError("; ".join(failures))
