@@ -40,9 +40,9 @@ def arch_config(profile: ArchProfile) -> str:
         (
             f"// arch_config.hpp, generated from the arch profile {profile.name}",
             "namespace pg::arch_config {",
-            f"constexpr int wave_size = {profile.wave_size};",
-            f"constexpr int threads_per_block = {limits.threads_per_block};",
-            f"constexpr int shared_bytes_per_block = {limits.shared_bytes_per_block};",
+            f"inline constexpr int wave_size = {profile.wave_size};",
+            f"inline constexpr int threads_per_block = {limits.threads_per_block};",
+            f"inline constexpr int shared_bytes_per_block = {limits.shared_bytes_per_block};",
             "}  // namespace pg::arch_config",
         )
     )
