@@ -1,4 +1,4 @@
-"""Each test starts without the package's variables, without memory of warnings, profiles or headers."""
+"""Each test starts without the package's variables and memory, and with a temporary folder of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from portagemm.hal.target import Target
 
 
 @pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    (tmp_path / "system").mkdir()  # the temporary folder, for this process and those it starts
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "system"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "system"))
     for name in list(os.environ):
         if name.startswith("PORTAGEMM_"):
             monkeypatch.delenv(name)

@@ -103,7 +103,7 @@ def test_waiting_process_takes_what_the_other_made(tmp_path: Path) -> None:
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
     """A folder that another user can reach: pytest's own are closed to others."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
     folder.chmod(0o755)
     yield folder
     for inside in [folder, *folder.rglob("*")]:
