@@ -1,11 +1,7 @@
 // The CPU as a vendor: a block is one thread of the host, with one wave of one lane. Barriers are nothing, because
 // there is nobody to wait for; everything else of the shared code runs as it is.
 #pragma once
-#include <cmath>
-#include <cstring>
-#if defined(__F16C__)
-#include <immintrin.h>
-#endif
+// No system header: <cmath> and the intrinsics' headers would be half of a kernel's compile time.
 
 #define PG_HD
 #define PG_DEVICE inline __attribute__((always_inline))
@@ -18,6 +14,11 @@
         pg::vendor::detail::current = {block, blocks, static_cast<unsigned char*>(shared)};                          \
         body(*static_cast<const args_type*>(args));                                                                  \
     }
+
+// The compiler's own half type, where the CPU converts it; elsewhere conversions are spelled out below.
+#if defined(__F16C__) && (defined(__FLT16_MANT_DIG__) || defined(__clang__))
+#define PG_HOST_HALF _Float16
+#endif
 
 namespace pg::vendor {
 
@@ -42,20 +43,22 @@ inline void pair_barrier(int, int) {}
 
 inline float bits_to_fp32(unsigned bits) {
     float x;
-    std::memcpy(&x, &bits, 4);
+    __builtin_memcpy(&x, &bits, 4);
     return x;
 }
 inline unsigned fp32_to_bits(float x) {
     unsigned bits;
-    std::memcpy(&bits, &x, 4);
+    __builtin_memcpy(&bits, &x, 4);
     return bits;
 }
-inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
-inline float exp2(float x) { return std::exp2(x); }
+inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float exp2(float x) { return __builtin_exp2f(x); }
 
 inline float fp16_to_fp32(unsigned short h) {
-#if defined(__F16C__)
-    return _cvtsh_ss(h);
+#if defined(PG_HOST_HALF)
+    PG_HOST_HALF x;
+    __builtin_memcpy(&x, &h, 2);
+    return float(x);
 #else
     const unsigned sign = unsigned(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
     if (exponent == 31) return bits_to_fp32(sign | 0x7f800000 | (mantissa << 13));
@@ -68,8 +71,11 @@ inline float fp16_to_fp32(unsigned short h) {
 }
 
 inline unsigned short fp32_to_fp16(float x) {
-#if defined(__F16C__)
-    return _cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+#if defined(PG_HOST_HALF)
+    const PG_HOST_HALF h = PG_HOST_HALF(x);
+    unsigned short bits;
+    __builtin_memcpy(&bits, &h, 2);
+    return bits;
 #else
     const unsigned bits = fp32_to_bits(x), sign = (bits >> 16) & 0x8000, magnitude = bits & 0x7fffffff;
     if (magnitude > 0x7f800000) return (unsigned short)(sign | 0x7e00 | ((magnitude >> 13) & 0x3ff));  // NaN

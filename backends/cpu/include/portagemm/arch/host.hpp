@@ -161,13 +161,6 @@ struct pack_copy {
     PG_DEVICE static void row(f32* to, const Element* from, i32 valid, i32 length) {
         valid = max(0, min(valid, length));
         i32 i = 0;
-#if defined(__F16C__) && defined(__AVX__)
-        if constexpr (same_type<Element, fp16>) {
-            for (; i + 8 <= valid; i += 8) {
-                _mm256_storeu_ps(to + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i))));
-            }
-        }
-#endif
         for (; i < valid; i++) to[i] = to_f32(from[i]);
         for (; i < length; i++) to[i] = 0.0f;
     }
