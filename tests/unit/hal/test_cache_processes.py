@@ -101,15 +101,18 @@ def test_waiting_process_takes_what_the_other_made(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that another user can reach: pytest's own are closed to others."""
-    folder = Path(tempfile.mkdtemp(dir="/tmp"))
-    folder.chmod(0o755)
-    yield folder
-    for inside in [folder, *folder.rglob("*")]:
-        if inside.is_dir():
-            inside.chmod(0o755)
-    shutil.rmtree(folder)
+def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that another user can reach, pytest's own being closed to others, and can use for TMPDIR."""
+    base = Path(tempfile.mkdtemp(dir="/tmp"))
+    (base / "cache").mkdir()
+    (base / "tmp").mkdir()
+    for folder, mode in ((base, 0o755), (base / "cache", 0o755), (base / "tmp", 0o1777)):
+        folder.chmod(mode)
+    monkeypatch.setenv("TMPDIR", str(base / "tmp"))
+    yield base / "cache"
+    for folder in [p for p in base.rglob("*") if p.is_dir()]:
+        folder.chmod(0o755)
+    shutil.rmtree(base)
 
 
 @pytest.mark.parametrize("mode", ["read-only", "full"])

@@ -11,18 +11,7 @@ import portagemm.hal as hal
 
 pytestmark = pytest.mark.quick
 
-FOREIGN = (
-    "torch",
-    "numpy",
-    "cuda",
-    "hip",
-    "triton",
-    "yaml",
-    "jsonschema",
-    "filelock",
-    "platformdirs",
-    "rich",
-)
+HEAVY = {"torch", "numpy", "cuda", "hip", "triton", "jsonschema", "filelock", "platformdirs", "rich"}
 
 
 def run(program: str) -> str:
