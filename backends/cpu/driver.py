@@ -98,7 +98,7 @@ def _load(code: bytes, symbol: str) -> ctypes.CDLL:
 
 
 class _Workers:
-    """A pool with torch's number of threads, made anew when that changes and after a fork."""
+    """A pool of as many threads as any launch has asked for, made anew after a fork."""
 
     def __init__(self) -> None:
         self._reset()
@@ -112,9 +112,9 @@ class _Workers:
         self._size = 0
 
     def submit(self, size: int, function: Callable[..., None], *arguments: Any) -> Future[None]:
-        """Run on a pool of `size` threads. Raises RuntimeError when the interpreter is shutting down."""
+        """Run on a pool of at least `size` threads. RuntimeError: the interpreter is shutting down."""
         with self._lock:
-            if self._pool is None or self._size != size:
+            if self._pool is None or self._size < size:
                 if self._pool is not None:
                     self._pool.shutdown(wait=False)  # finishes what it has
                 self._pool = ThreadPoolExecutor(size, thread_name_prefix="portagemm")

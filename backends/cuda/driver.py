@@ -302,23 +302,26 @@ class CudaLaunch:
         for index, scalar in zip(self._scalar_floats, scalars):  # noqa: B905
             floats[index] = scalar
         slot.config_words[_CONFIG_STREAM_WORD] = stream
-        for number, operand in self._map_operands:
-            if slot.map_addresses[number] != pointers[operand]:
-                self._address_map(slot, number, pointers[operand])
         if self._get_device(slot.device_ref) or slot.device.value != self._device:
-            status = self._launch_elsewhere(slot)
+            status = self._launch_elsewhere(slot, pointers)
         else:
+            for number, operand in self._map_operands:
+                if slot.map_addresses[number] != pointers[operand]:
+                    self._address_map(slot, number, pointers[operand])
             status = self._launch(slot.config, self._kernel, slot.params, None)
         self._free.append(slot)
         if status:
             raise self._error("cannot be launched", status)
 
-    def _launch_elsewhere(self, slot: _Slot) -> int:
+    def _launch_elsewhere(self, slot: _Slot, pointers: Sequence[int]) -> int:
         """Launch while another device or none is current; what was current is so again afterwards."""
         status: int = self._library.cuCtxPushCurrent_v2(self._context)
         if status:
             return status
         try:
+            for number, operand in self._map_operands:  # the driver wants a context for these as well
+                if slot.map_addresses[number] != pointers[operand]:
+                    self._address_map(slot, number, pointers[operand])
             return int(self._launch(slot.config, self._kernel, slot.params, None))
         finally:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))

@@ -21,8 +21,8 @@ typedef struct {
 
 typedef struct {
     unsigned grid[3], block[3], shared;
-    void *stream;
-    CUlaunchAttribute *attrs;
+    void* stream;
+    CUlaunchAttribute* attrs;
     unsigned attr_count;
 } CUlaunchConfig;
 
@@ -41,30 +41,30 @@ static launch_record last;
 static pid_t initialised_by = 0;
 static int loads = 0, inits = 0, encodes = 0, replaces = 0, retained = 0, attribute_sets = 0;
 static int dynamic_shared[max_devices], non_portable[max_devices];
-static __thread void *contexts[16];
+static __thread void* contexts[16];
 static __thread int depth = 0;
 static __thread int capture_mode = 0;
 
-static int number(const char *name, int otherwise) {
-    const char *text = getenv(name);
+static int number(const char* name, int otherwise) {
+    const char* text = getenv(name);
     return text ? atoi(text) : otherwise;
 }
 
 static int ready(void) { return initialised_by == getpid(); }
-static void *context_of(int device) { return (void *)(intptr_t)(0x1000 + device); }
-static void *current(void) { return depth ? contexts[depth - 1] : NULL; }
+static void* context_of(int device) { return (void*)(intptr_t)(0x1000 + device); }
+static void* current(void) { return depth ? contexts[depth - 1] : NULL; }
 
 // CUDA_VISIBLE_DEVICES with indices and UUID prefixes, as the driver reads it: stops at the first bad entry.
-static int visible(int *order) {
+static int visible(int* order) {
     int devices = number("FAKE_DEVICES", 1), count = 0;
-    const char *mask = getenv("CUDA_VISIBLE_DEVICES");
+    const char* mask = getenv("CUDA_VISIBLE_DEVICES");
     if (!mask) {
         for (; count < devices; ++count) order[count] = count;
         return count;
     }
     char text[256];
     snprintf(text, sizeof text, "%s", mask);
-    for (char *entry = strtok(text, ","); entry; entry = strtok(NULL, ",")) {
+    for (char* entry = strtok(text, ","); entry; entry = strtok(NULL, ",")) {
         int device = strncmp(entry, "GPU-", 4) == 0 ? entry[4] - '0' : atoi(entry);
         if (device < 0 || device >= devices) break;
         order[count++] = device;
@@ -84,12 +84,12 @@ CUresult cuInit(unsigned flags) {
     return 0;
 }
 
-CUresult cuDriverGetVersion(int *version) {
+CUresult cuDriverGetVersion(int* version) {
     *version = number("FAKE_VERSION", 13000);
     return 0;
 }
 
-CUresult cuGetErrorName(int error, const char **text) {
+CUresult cuGetErrorName(int error, const char** text) {
     *text = error == 3     ? "CUDA_ERROR_NOT_INITIALIZED"
             : error == 100 ? "CUDA_ERROR_NO_DEVICE"
             : error == 209 ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
@@ -100,19 +100,19 @@ CUresult cuGetErrorName(int error, const char **text) {
     return *text ? 0 : 1;
 }
 
-CUresult cuGetErrorString(int error, const char **text) {
+CUresult cuGetErrorString(int error, const char** text) {
     *text = error ? "words of the driver" : "no error";
     return 0;
 }
 
-CUresult cuDeviceGetCount(int *count) {
+CUresult cuDeviceGetCount(int* count) {
     int order[max_devices];
     if (!ready()) return 3;
     *count = visible(order);
     return 0;
 }
 
-CUresult cuDeviceGet(int *device, int ordinal) {
+CUresult cuDeviceGet(int* device, int ordinal) {
     int order[max_devices];
     if (!ready()) return 3;
     if (ordinal < 0 || ordinal >= visible(order)) return 101;
@@ -120,113 +120,136 @@ CUresult cuDeviceGet(int *device, int ordinal) {
     return 0;
 }
 
-CUresult cuDeviceGetName(char *name, int length, int device) {
+CUresult cuDeviceGetName(char* name, int length, int device) {
     int order[max_devices];
     visible(order);
     snprintf(name, length, "Fake GPU %d%s", order[device], getenv("FAKE_MIG") ? " MIG 1g.10gb" : "");
     return 0;
 }
 
-CUresult cuDeviceGetAttribute(int *value, int attribute, int device) {
+CUresult cuDeviceGetAttribute(int* value, int attribute, int device) {
     (void)device;
     int capability = number("FAKE_CAPABILITY", 90);
     switch (attribute) {
-        case 1: *value = 1024; break;
-        case 5: *value = 2147483647; break;
-        case 16: *value = 132; break;
-        case 32: *value = 1; break;
-        case 36: *value = 3201000; break;
-        case 37: *value = 6144; break;
-        case 38: *value = 62914560; break;
-        case 75: *value = capability / 10; break;
-        case 76: *value = capability % 10; break;
-        case 97: *value = number("FAKE_SHARED", 232448); break;
-        case 120: *value = capability >= 90; break;
-        default: *value = 0;
+        case 1:
+            *value = 1024;
+            break;
+        case 5:
+            *value = 2147483647;
+            break;
+        case 16:
+            *value = 132;
+            break;
+        case 32:
+            *value = 1;
+            break;
+        case 36:
+            *value = 3201000;
+            break;
+        case 37:
+            *value = 6144;
+            break;
+        case 38:
+            *value = 62914560;
+            break;
+        case 75:
+            *value = capability / 10;
+            break;
+        case 76:
+            *value = capability % 10;
+            break;
+        case 97:
+            *value = number("FAKE_SHARED", 232448);
+            break;
+        case 120:
+            *value = capability >= 90;
+            break;
+        default:
+            *value = 0;
     }
     return 0;
 }
 
-CUresult cuDeviceTotalMem_v2(size_t *bytes, int device) {
+CUresult cuDeviceTotalMem_v2(size_t* bytes, int device) {
     (void)device;
     *bytes = (size_t)141 << 30;
     return 0;
 }
 
-CUresult cuDevicePrimaryCtxRetain(void **context, int device) {
+CUresult cuDevicePrimaryCtxRetain(void** context, int device) {
     if (!ready()) return 3;
     ++retained;
     *context = context_of(device);
     return 0;
 }
 
-CUresult cuCtxGetCurrent(void **context) {
+CUresult cuCtxGetCurrent(void** context) {
     if (!ready()) return 3;
     *context = current();
     return 0;
 }
 
-CUresult cuCtxGetDevice(int *device) {
+CUresult cuCtxGetDevice(int* device) {
     if (!ready()) return 3;
     if (!current()) return 201;
     *device = (int)(intptr_t)current() - 0x1000;
     return 0;
 }
 
-CUresult cuCtxPushCurrent_v2(void *context) {
+CUresult cuCtxPushCurrent_v2(void* context) {
     if (!ready()) return 3;
     contexts[depth++] = context;
     return 0;
 }
 
-CUresult cuCtxPopCurrent_v2(void **context) {
+CUresult cuCtxPopCurrent_v2(void** context) {
     if (!depth) return 201;
     *context = contexts[--depth];
     return 0;
 }
 
-CUresult cuThreadExchangeStreamCaptureMode(int *mode) {
+CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
     int previous = capture_mode;
     capture_mode = *mode;
     *mode = previous;
     return 0;
 }
 
-CUresult cuLibraryLoadData(void **library, const void *code, void *a, void *b, unsigned c, void *d, void *e,
+CUresult cuLibraryLoadData(void** library, const void* code, void* a, void* b, unsigned c, void* d, void* e,
                            unsigned f) {
     if (!ready()) return 3;
     if (getenv("FAKE_CAPTURING") && capture_mode != 2) return 900;
     if (a || b || c || d || e || f) return 1;
     if (memcmp(code, "\177ELF", 4) != 0) return 209;
     ++loads;
-    *library = (void *)(intptr_t)(0x2000 + loads);
+    *library = (void*)(intptr_t)(0x2000 + loads);
     return 0;
 }
 
-CUresult cuLibraryGetKernel(void **kernel, void *library, const char *name) {
+CUresult cuLibraryGetKernel(void** kernel, void* library, const char* name) {
     if (strcmp(name, "missing") == 0) return 500;
-    *kernel = (void *)((intptr_t)library + 0x1000);
+    *kernel = (void*)((intptr_t)library + 0x1000);
     return 0;
 }
 
-CUresult cuKernelGetFunction(void **function, void *kernel) {
+CUresult cuKernelGetFunction(void** function, void* kernel) {
     if (!current()) return 201;
-    *function = (void *)((intptr_t)kernel + 0x1000);
+    *function = (void*)((intptr_t)kernel + 0x1000);
     return 0;
 }
 
-CUresult cuFuncLoad(void *function) {
+CUresult cuFuncLoad(void* function) {
     (void)function;
     return getenv("FAKE_CAPTURING") && capture_mode != 2 ? 900 : 0;
 }
 
-CUresult cuKernelGetAttribute(int *value, int attribute, void *kernel, int device) {
+CUresult cuKernelGetAttribute(int* value, int attribute, void* kernel, int device) {
     (void)kernel, (void)device;
     *value = attribute == 0 ? number("FAKE_KERNEL_THREADS", 1024) : attribute == 1 ? 1024 : 0;
     return 0;
 }
 
-CUresult cuKernelSetAttribute(int attribute, int value, void *kernel, int device) {
+CUresult cuKernelSetAttribute(int attribute, int value, void* kernel, int device) {
     (void)kernel;
     ++attribute_sets;
     if (attribute == 8) dynamic_shared[device] = value;
@@ -234,7 +257,7 @@ CUresult cuKernelSetAttribute(int attribute, int value, void *kernel, int device
     return attribute == 8 || attribute == 14 ? 0 : 1;
 }
 
-CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *kernel, void **parameters, void **extra) {
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, void* kernel, void** parameters, void** extra) {
     if (!ready()) return 3;
     if (!current()) return 201;
     if (extra) return 1;
@@ -250,11 +273,12 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, void *kernel, void **par
     return 0;
 }
 
-CUresult cuTensorMapEncodeTiled(void *map, int dtype, unsigned rank, void *address, const uint64_t *dims,
-                                const uint64_t *strides, const uint32_t *box, const uint32_t *steps,
-                                int interleave, int swizzle, int promotion, int fill) {
+CUresult cuTensorMapEncodeTiled(void* map, int dtype, unsigned rank, void* address, const uint64_t* dims,
+                                const uint64_t* strides, const uint32_t* box, const uint32_t* steps, int interleave,
+                                int swizzle, int promotion, int fill) {
+    if (!current()) return 201;
     if ((uintptr_t)map % 64 || (uintptr_t)address % 16 || interleave || fill) return 1;
-    uint64_t *out = map;
+    uint64_t* out = map;
     memset(out, 0, 128);
     out[0] = (uint64_t)address;
     out[1] = (uint64_t)dtype << 32 | rank;
@@ -268,15 +292,16 @@ CUresult cuTensorMapEncodeTiled(void *map, int dtype, unsigned rank, void *addre
     return 0;
 }
 
-CUresult cuTensorMapReplaceAddress(void *map, void *address) {
+CUresult cuTensorMapReplaceAddress(void* map, void* address) {
+    if (!current()) return 201;
     if ((uintptr_t)map % 64 || (uintptr_t)address % 16) return 1;
-    ((uint64_t *)map)[0] = (uint64_t)address;
+    ((uint64_t*)map)[0] = (uint64_t)address;
     ++replaces;
     return 0;
 }
 
 // Read out by the tests.
-int fake_counter(const char *name) {
+int fake_counter(const char* name) {
     if (strcmp(name, "loads") == 0) return loads;
     if (strcmp(name, "inits") == 0) return inits;
     if (strcmp(name, "encodes") == 0) return encodes;
@@ -291,7 +316,7 @@ int fake_counter(const char *name) {
     return -1;
 }
 
-uint64_t fake_launch(const char *name) {
+uint64_t fake_launch(const char* name) {
     if (strcmp(name, "grid") == 0) return last.config.grid[0];
     if (strcmp(name, "grid_yz") == 0) return last.config.grid[1] * last.config.grid[2];
     if (strcmp(name, "block") == 0) return last.config.block[0];
@@ -307,4 +332,4 @@ uint64_t fake_launch(const char *name) {
     return (uint64_t)-1;
 }
 
-const unsigned char *fake_arguments(void) { return last.arguments; }
+const unsigned char* fake_arguments(void) { return last.arguments; }

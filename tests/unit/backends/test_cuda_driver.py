@@ -11,6 +11,7 @@ import time
 import pytest
 
 from portagemm.backends.cuda import driver as driver_module
+from portagemm.backends.cuda import libcuda
 from portagemm.backends.cuda.driver import CudaDriver
 from portagemm.hal.errors import LaunchError
 from portagemm.hal.program import ArgumentBlock, LaunchConfig, ObjectCode, TensorMap
@@ -103,8 +104,12 @@ def test_the_configuration_is_laid_out_as_nvidias():
     assert read(ctypes.cast(slot.config, ctypes.c_void_p).value) == read(theirs.getPtr())
 
 
-def test_tensor_maps_are_encoded_once_and_readdressed_on_change(fake_cuda, monkeypatch):
+@pytest.mark.parametrize("current", [None, 0x1000])
+def test_tensor_maps_are_encoded_once_and_readdressed_on_change(fake_cuda, monkeypatch, current):
     monkeypatch.setenv("FAKE_ARGUMENT_BYTES", "512")
+    if current is not None:
+        libcuda.call(libcuda.load(), "cuInit", 0)
+        libcuda.call(libcuda.load(), "cuCtxPushCurrent_v2", current)
     launch = prepare(block=MAPS)
     assert fake_cuda.counter("encodes") == 0
     launch((0x1000, 0x2000), (1.0,), 0)
@@ -123,6 +128,9 @@ def test_tensor_maps_are_encoded_once_and_readdressed_on_change(fake_cuda, monke
     assert struct.unpack_from("<Q", data, 128) == (0x2000,)
     assert struct.unpack_from("<Q", data, 256) == (0x3000,)
     assert struct.unpack_from("<2Q", data, 0) == (0x3000, 0x2000)
+    if current is not None:
+        libcuda.call(libcuda.load(), "cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+    assert fake_cuda.counter("depth") == 0
 
 
 def test_tma_refuses_a_misaligned_address(fake_cuda):
@@ -276,7 +284,7 @@ def test_threads_do_not_share_an_argument_block(fake_cuda, monkeypatch):
     launch = prepare(driver=driver)
     seen: list[bool] = []
 
-    def record(self, slot):
+    def record(self, slot, pointers):
         a, b, stream = slot.words[1], slot.words[3], slot.config_words[4]
         time.sleep(0)  # let another thread in
         seen.append((a, b, stream) == (slot.words[1], slot.words[3], slot.config_words[4]))
