@@ -85,8 +85,10 @@ def _plan(x: torch.Tensor, w: torch.Tensor, explain_all: bool, **options: object
     """What is decided for one layer."""
     import portagemm
 
-    explanation = portagemm.explain(portagemm.linear, x, w, **options)
-    return str(explanation) if explain_all else str(explanation.plan or explanation).splitlines()[0]
+    explanation = portagemm.explain("linear", x, w, **options)
+    if explain_all:
+        return str(explanation)
+    return explanation.plan.explain() if explanation.plan else str(explanation)
 
 
 def _times(timing: Timing) -> str:

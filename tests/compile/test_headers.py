@@ -27,13 +27,13 @@ def headers_of(backend: str) -> list[Path]:
 
 def include_dirs(backend: str) -> list[Path]:
     """The search order of a kernel's compilation: the vendor's folder first."""
-    return [ROOT / "backends" / backend / "include", ROOT / "hal/include", ROOT]
+    return [ROOT / "backends" / backend / "include", ROOT / "hal/include", ROOT / "portagemm"]
 
 
 def text_of(header: Path) -> str:
     """A source that holds nothing but the header."""
     for folder in (*include_dirs("cpu"), *include_dirs("cuda"), *include_dirs("rocm")):
-        if header.is_relative_to(folder / "portagemm"):
+        if header.is_relative_to(folder):
             return f"#include <{header.relative_to(folder)}>\n"
     raise AssertionError(header)
 
