@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import portagemm.backends
+from portagemm.hal import registry
 from portagemm.hal.profile_file import builtin_folder
 from portagemm.hal.source import shared_include_dir
 
 
 def _roots() -> tuple[tuple[str, Path, str], ...]:
     """(name in the repository, folder, file suffix) of all that a kernel is made from."""
-    backends = Path(portagemm.backends.__file__).resolve().parent
     return (
         ("arch_profiles", builtin_folder(), ".yaml"),
         *(
-            (f"backends/{name}/include", backends / name / "include", ".hpp")
-            for name in ("cpu", "cuda", "rocm")
+            (f"backends/{name}/include", registry.get(name).include_dirs()[0], ".hpp")
+            for name in sorted(registry.NAMES)
         ),
         ("hal/include", shared_include_dir(), ".hpp"),
         ("portagemm/kernels", Path(__file__).resolve().parents[1] / "kernels", ".hpp"),
