@@ -61,6 +61,8 @@ class _Tool:
 class CxxCompiler:
     """$CXX if set, else g++, clang++ or c++; C++20 is needed."""
 
+    name = "C++ compiler"
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tools: dict[str | None, _Tool | str] = {}  # by $CXX: the tool, or why there is none

@@ -50,6 +50,8 @@ def _virtual(target: Target, symbol: str, compiler: str) -> str:
 class NvrtcCompiler:
     """NVRTC, found by cuda-python: its wheel, a CUDA toolkit or the linker's paths. Needs no GPU."""
 
+    name = "nvrtc"
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._nvrtc: Any = None
@@ -147,6 +149,8 @@ class NvrtcCompiler:
 
 class NvccCompiler:
     """nvcc of an installed CUDA toolkit: PATH, then CUDA_HOME, CUDA_PATH, /usr/local/cuda."""
+
+    name = "nvcc"
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

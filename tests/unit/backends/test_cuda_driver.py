@@ -133,6 +133,19 @@ def test_tensor_maps_are_encoded_once_and_readdressed_on_change(fake_cuda, monke
     assert fake_cuda.counter("depth") == 0
 
 
+def test_tensor_map_constants_are_the_headers():
+    bindings = pytest.importorskip("cuda.bindings.driver", reason="cuda-bindings is not installed")
+    types = bindings.CUtensorMapDataType
+    for name, header in (("fp16", "FLOAT16"), ("fp32", "FLOAT32"), ("bf16", "BFLOAT16")):
+        value = getattr(types, f"CU_TENSOR_MAP_DATA_TYPE_{header}").value
+        assert driver_module._TENSOR_MAP_TYPES[name] == value
+    for size, header in ((0, "NONE"), (32, "32B"), (64, "64B"), (128, "128B")):
+        value = getattr(bindings.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{header}").value
+        assert driver_module._TENSOR_MAP_SWIZZLES[size] == value
+    promotion = bindings.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
+    assert promotion.value == driver_module._L2_PROMOTION_256B
+
+
 def test_tma_refuses_a_misaligned_address(fake_cuda):
     launch = prepare(block=MAPS)
     with pytest.raises(LaunchError, match=r"operand 1 is read by TMA.*16 bytes, given 0x2008"):
