@@ -7,14 +7,19 @@ cache_worker.py locked-out FOLDER MODE           as a user who cannot write (or 
 
 from __future__ import annotations
 
+# Some are imported for the cache's sake before privileges are dropped: another user may not be able to
+# read the interpreter's files.
+import atexit  # noqa: F401
 import json
 import os
+import shutil  # noqa: F401
 import sys
+import tempfile  # noqa: F401
 import time
 import warnings
 from pathlib import Path
 
-import filelock  # noqa: F401  (imported before privileges are dropped)
+import filelock  # noqa: F401
 import platformdirs  # noqa: F401
 
 from portagemm.hal.cache import KernelCache

@@ -182,6 +182,33 @@ def test_full_disk_leaves_memory_and_no_rubbish(
     assert not cache.info().writable
 
 
+def test_entry_appears_only_when_it_is_whole_and_synchronised(
+    source: Source, code: Code, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a process that dies at the last moment leaves is no entry."""
+    seen: list[list[Path]] = []
+    monkeypatch.setattr(cache_folder.os, "fsync", lambda _: seen.append(list(folder.glob("v*/*/*.kernel"))))
+    spec = source()
+    KernelCache(folder).get_or_build(spec, Builder(code(spec)), COMPILER)
+    assert seen == [[]] and entry(folder).stat().st_size > len(code(spec).code)
+
+
+def test_interrupted_write_leaves_nothing(
+    source: Source, code: Code, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache_folder.os, "fsync", interrupt)
+    spec = source()
+    cache = KernelCache(folder)
+    with pytest.raises(KeyboardInterrupt):
+        cache.get_or_build(spec, Builder(code(spec)), COMPILER)
+    assert [p for p in folder.rglob("*") if p.is_file() and p.suffix != ".lock"] == []
+    monkeypatch.undo()
+    assert KernelCache(folder).get_or_build(spec, Builder(code(spec)), COMPILER).origin == "compiled"
+
+
 def test_file_system_that_cannot_synchronise_is_fine(
     source: Source, code: Code, folder: Path, caught: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
