@@ -1,0 +1,73 @@
+// A vendor for the host on which headers of any vendor compile, so that maps, layouts, addresses and argument blocks of
+// every arch can be checked on any machine. Include this folder first, then the backend's. Instructions do nothing
+// here, but the shared-memory addresses that they are given are recorded: a check calls the very function that a kernel
+// calls.
+#pragma once
+#include <vector>
+
+#define PG_HD
+#define PG_DEVICE inline
+#define PG_ROLLED
+#define PG_UNROLL
+#define PG_ENTRY(symbol, args_type, threads, min_blocks, body) using symbol##_args = args_type;
+
+#ifndef PG_CHECK_WAVE_SIZE
+#    define PG_CHECK_WAVE_SIZE 32
+#endif
+
+namespace pg::vendor {
+
+constexpr int wave_size = PG_CHECK_WAVE_SIZE;
+constexpr bool widens_to_block(int scope) { return scope == 1; }
+
+inline int thread() { return 0; }
+inline long long block() { return 0; }
+inline long long blocks() { return 1; }
+inline int cluster_rank() { return 0; }
+inline unsigned char* shared_memory() { return nullptr; }
+inline void barrier(int) {}
+inline void pair_barrier(int, int) {}
+
+// Shared addresses count from `shared_base`; each one that an instruction asked for is kept.
+inline const unsigned char* shared_base = nullptr;
+inline std::vector<unsigned> addresses;
+inline unsigned shared_address(const void* p) {
+    const unsigned address = unsigned(static_cast<const unsigned char*>(p) - shared_base);
+    addresses.push_back(address);
+    return address;
+}
+
+inline float bits_to_fp32(unsigned bits) {
+    float x;
+    __builtin_memcpy(&x, &bits, 4);
+    return x;
+}
+inline unsigned fp32_to_bits(float x) {
+    unsigned bits;
+    __builtin_memcpy(&bits, &x, 4);
+    return bits;
+}
+inline float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+inline float exp2(float x) { return __builtin_exp2f(x); }
+// Conversions are checked where they run (tests/host, tests/device); here they only have to exist.
+inline float fp16_to_fp32(unsigned short) { return 0; }
+inline unsigned short fp32_to_fp16(float) { return 0; }
+inline unsigned short fp32_to_bf16(float x) { return (unsigned short)(fp32_to_bits(x) >> 16); }
+inline unsigned pack_fp16(float, float) { return 0; }
+inline unsigned pack_bf16(float, float) { return 0; }
+
+template <class T>
+struct remove_reference {
+    using type = T;
+};
+template <class T>
+struct remove_reference<T&> {
+    using type = T;
+};
+
+}  // namespace pg::vendor
+
+// From here on `asm volatile(...)` and `asm(...)` are empty: instructions of another machine. (An `asm` that is not
+// followed by a bracket is no use of the first macro; the second turns what follows it into an empty statement.)
+#define asm(...) asm("")
+#define volatile(...) ("")
