@@ -6,8 +6,8 @@ namespace pg {
 
 struct read_params {
     const void* data;
-    u32* sink;   // never written in practice: see below
-    i64 count;   // 16-byte pieces
+    u32* sink;  // never written in practice: see below
+    i64 count;  // 16-byte pieces
 };
 
 // Each block reads pieces of Threads * Unroll * 16 contiguous bytes, Unroll loads of a thread in flight at once, and

@@ -8,11 +8,11 @@ namespace pg {
 
 // What a copy needs to know of its operand for one tile.
 struct tile_source {
-    const void* ptr;     // element (0, 0) of this batch's matrix, or the operand's descriptor
-    i64 row, col;        // strides, elements: along mn, along k
-    i32 mn, mn_end;      // first mn of the tile, extent of the operand
-    i32 k_end;           // K of the work
-    i64 batch;           // coordinate, for copies by descriptor
+    const void* ptr;  // element (0, 0) of this batch's matrix, or the operand's descriptor
+    i64 row, col;     // strides, elements: along mn, along k
+    i32 mn, mn_end;   // first mn of the tile, extent of the operand
+    i32 k_end;        // K of the work
+    i64 batch;        // coordinate, for copies by descriptor
 };
 
 // Copies that complete on a barrier take a token of it; the others take this.

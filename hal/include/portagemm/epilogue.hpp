@@ -9,7 +9,7 @@ namespace pg {
 
 enum class activation { none, relu, gelu, gelu_tanh, silu };
 
-// Built on exp2 and division alone: AMD code links no device library.
+// Built on exp2 and division alone: some targets link no device library.
 namespace math {
 
 constexpr f32 log2_e = 1.44269504f;
@@ -22,8 +22,7 @@ PG_DEVICE f32 tanh(f32 x) { return 1.0f - 2.0f / (1.0f + exp(2.0f * x)); }
 PG_DEVICE f32 erf(f32 x) {
     const f32 a = x < 0.0f ? -x : x;
     const f32 t = 1.0f / (1.0f + 0.3275911f * a);
-    const f32 p =
-        ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+    const f32 p = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
     const f32 y = 1.0f - p * exp(-a * a);
     return x < 0.0f ? -y : y;
 }

@@ -35,8 +35,7 @@ struct swizzled_stage {
     PG_HD static constexpr i32 offset(i32 mn_index, i32 k_index) {
         const i32 row = Major == major::k ? mn_index : k_index;
         const i32 col = Major == major::k ? k_index : mn_index;
-        return swizzle_128((col / panel_cols) * panel_stride + row * panel_bytes +
-                           (col % panel_cols) * i32(sizeof(T)));
+        return swizzle_128((col / panel_cols) * panel_stride + row * panel_bytes + (col % panel_cols) * i32(sizeof(T)));
     }
     // Elements contiguous in the stage along its own major from any multiple of this number.
     static constexpr i32 run = 16 / i32(sizeof(T));

@@ -17,13 +17,13 @@ struct operand {
 };
 
 struct gemm_params {
-    operand a, b, c, d, bias;       //   0, 56, 112, 168, 224
-    i32 m, n, k;                    // 280
-    i32 raster;                     // 292: rows of tiles walked together (L2 reuse)
-    i32 batch[max_batch_dims];      // 296: extents, innermost last, 1 where unused
-    f32 alpha, beta;                // 312, 316
-    i64 tiles;                      // 320: tiles of all batches
-    i32 tiles_m, tiles_n;           // 328, 332: tiles of one batch
+    operand a, b, c, d, bias;   //   0, 56, 112, 168, 224
+    i32 m, n, k;                // 280
+    i32 raster;                 // 292: rows of tiles walked together (L2 reuse)
+    i32 batch[max_batch_dims];  // 296: extents, innermost last, 1 where unused
+    f32 alpha, beta;            // 312, 316
+    i64 tiles;                  // 320: tiles of all batches
+    i32 tiles_m, tiles_n;       // 328, 332: tiles of one batch
 };
 
 static_assert(sizeof(operand) == 56 && sizeof(gemm_params) == 336);

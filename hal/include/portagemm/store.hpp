@@ -78,8 +78,8 @@ struct staged_store {
     PG_DEVICE static void finish(const Role&) {}
 
     template <class Epilogue, class Args, class Role>
-    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args,
-                                shared& memory, const work& w, const Role& role) {
+    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args, shared& memory,
+                                const work& w, const Role& role) {
         const gemm_params& p = args.params;
         const i32 wave = role.thread / lanes, lane = role.thread % lanes;
         const coord origin = Tile::wave_origin(wave);

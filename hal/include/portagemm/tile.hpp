@@ -20,9 +20,7 @@ struct block_tile {
     static_assert(k_steps * Atom::k == BlockK, "atoms must cover the stage's depth");
 
     // Origin of a wave's part of the block tile.
-    PG_HD static constexpr coord wave_origin(i32 wave) {
-        return {(wave % WavesM) * wave_m, (wave / WavesM) * wave_n};
-    }
+    PG_HD static constexpr coord wave_origin(i32 wave) { return {(wave % WavesM) * wave_m, (wave / WavesM) * wave_n}; }
 };
 
 // One stage of one operand in shared memory, and who reads it.

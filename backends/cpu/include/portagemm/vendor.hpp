@@ -9,10 +9,10 @@
 #define PG_UNROLL  // the compiler decides: tiles are deep here, and registers few
 
 // A kernel is called once a block, by any thread. `args` is the by-value argument.
-#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                                       \
-    extern "C" void symbol(const void* args, long long block, long long blocks, void* shared) {                      \
-        pg::vendor::detail::current = {block, blocks, static_cast<unsigned char*>(shared)};                          \
-        body(*static_cast<const args_type*>(args));                                                                  \
+#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                  \
+    extern "C" void symbol(const void* args, long long block, long long blocks, void* shared) { \
+        pg::vendor::detail::current = {block, blocks, static_cast<unsigned char*>(shared)};     \
+        body(*static_cast<const args_type*>(args));                                             \
     }
 
 // The compiler's own half type, where the CPU converts it; elsewhere conversions are spelled out below.

@@ -7,9 +7,9 @@
 #define PG_ROLLED _Pragma("unroll 1")
 
 // A kernel takes its arguments by value; __grid_constant__ lets descriptors inside them be addressed in place.
-#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                                       \
+#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                                         \
     extern "C" __global__ void __launch_bounds__(threads, min_blocks) symbol(const __grid_constant__ args_type args) { \
-        body(args);                                                                                                  \
+        body(args);                                                                                                    \
     }
 
 namespace pg::vendor {

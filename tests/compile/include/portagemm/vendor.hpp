@@ -12,7 +12,7 @@
 #define PG_ENTRY(symbol, args_type, threads, min_blocks, body) using symbol##_args = args_type;
 
 #ifndef PG_CHECK_WAVE_SIZE
-#    define PG_CHECK_WAVE_SIZE 32
+#define PG_CHECK_WAVE_SIZE 32
 #endif
 
 namespace pg::vendor {

@@ -58,8 +58,8 @@ struct mma_16816 {
         constexpr bool k_major = Stage::order == major::k;
         const i32 matrix = lane / 8, row = lane % 8;
         const i32 mn_of = 8 * (matrix % 2), k_of = 8 * (matrix / 2);
-        ldmatrix_x4<!k_major>(
-            f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of) : Stage::offset(mn + mn_of, kk + k_of + row)));
+        ldmatrix_x4<!k_major>(f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of)
+                                                    : Stage::offset(mn + mn_of, kk + k_of + row)));
     }
     // B: (n 0-7, k 0-7), (n 0-7, k 8-15), (n 8-15, k 0-7), (n 8-15, k 8-15).
     template <class Stage>
@@ -67,8 +67,8 @@ struct mma_16816 {
         constexpr bool k_major = Stage::order == major::k;
         const i32 matrix = lane / 8, row = lane % 8;
         const i32 mn_of = 8 * (matrix / 2), k_of = 8 * (matrix % 2);
-        ldmatrix_x4<!k_major>(
-            f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of) : Stage::offset(mn + mn_of, kk + k_of + row)));
+        ldmatrix_x4<!k_major>(f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of)
+                                                    : Stage::offset(mn + mn_of, kk + k_of + row)));
     }
 
     PG_DEVICE static void mma(f32 (&acc)[c_size], const a_fragment& a, const b_fragment& b) {
@@ -180,9 +180,11 @@ struct async_copy {
             const Element* from = left > 0 ? base + i64(mn) * s.row + i64(kk) * s.col : base;
             const u32 to = vendor::shared_address(stage + Stage::offset(o.row, o.col));
             if constexpr (Width == 16) {
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid)
+                             : "memory");
             } else {
-                asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Width), "r"(valid)
+                asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Width),
+                             "r"(valid)
                              : "memory");
             }
         }

@@ -29,13 +29,13 @@ struct u32_vector<1> {
 };
 
 #if defined(__gfx90a__)
-#    define PG_GFX90A_INSTRUCTION(mnemonic, expression) return expression
+#define PG_GFX90A_INSTRUCTION(mnemonic, expression) return expression
 typedef _Float16 half4 __attribute__((vector_size(8)));  // fp16 operands
 typedef short short4 __attribute__((vector_size(8)));    // bf16 operands, by their bits
 #else
-#    define PG_GFX90A_INSTRUCTION(mnemonic, expression)                                               \
-        static_assert(unsupported<C>, mnemonic " is an instruction of gfx90a; this target lacks it"); \
-        return c
+#define PG_GFX90A_INSTRUCTION(mnemonic, expression)                                               \
+    static_assert(unsupported<C>, mnemonic " is an instruction of gfx90a; this target lacks it"); \
+    return c
 #endif
 
 // Instructions as data: shape, element, and operands as the registers hold them (u32 words).
