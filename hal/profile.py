@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,7 +18,7 @@ from pathlib import Path
 from portagemm.hal.device import Device
 from portagemm.hal.errors import ProfileError
 from portagemm.hal.notices import warn_once
-from portagemm.hal.profile_file import builtin_folder, builtin_names, load
+from portagemm.hal.profile_file import builtin_folder, builtin_names, glance, load
 from portagemm.hal.profile_types import (
     ArchProfile,
     Atom,
@@ -79,15 +79,45 @@ class Selection:
 _lock = threading.RLock()
 
 
+class _Catalogue(Mapping[str, ArchProfile]):
+    """Profiles by name, the user's first. A built-in file is read when its profile is asked for."""
+
+    def __init__(self, user: Mapping[str, ArchProfile]) -> None:
+        self._user = user
+
+    def __getitem__(self, name: str) -> ArchProfile:
+        return self._user[name] if name in self._user else _builtin(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._user
+        yield from (name for name in builtin_names() if name not in self._user)
+
+    def __len__(self) -> int:
+        return len({*self._user, *builtin_names()})
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._user or name in builtin_names()
+
+    def made_for(self, device: Device) -> ArchProfile | None:
+        """The first profile that describes the device."""
+        for name in self:
+            seen = None if name in self._user else glance(name)
+            if seen and (seen[0] != device.backend or device.arch not in seen[1]):
+                continue
+            if self[name].made_for(device):
+                return self[name]
+        return None
+
+
 @cache
-def _builtin() -> dict[str, ArchProfile]:
-    return {name: load(builtin_folder() / f"{name}.yaml", validate=False) for name in builtin_names()}
+def _builtin(name: str) -> ArchProfile:
+    return load(builtin_folder() / f"{name}.yaml", validate=False)
 
 
 def builtin() -> dict[str, ArchProfile]:
     """The profiles that come with the package, by name. Raises ProfileError if one is damaged."""
     with _lock:
-        return dict(_builtin())
+        return {name: _builtin(name) for name in builtin_names()}
 
 
 def all_profiles() -> dict[str, ArchProfile]:
@@ -104,15 +134,13 @@ def all_profiles() -> dict[str, ArchProfile]:
 
 
 @cache
-def _all(paths: str) -> dict[str, ArchProfile]:
-    found: dict[str, ArchProfile] = {}
+def _all(paths: str) -> _Catalogue:
+    user: dict[str, ArchProfile] = {}
     for entry in filter(None, paths.split(os.pathsep)):
         for file in _files(Path(entry).expanduser()):
             profile = load(file)
-            found.setdefault(profile.name, profile)
-    for name, profile in _builtin().items():
-        found.setdefault(name, profile)
-    return found
+            user.setdefault(profile.name, profile)
+    return _Catalogue(user)
 
 
 def _files(path: Path) -> list[Path]:
@@ -128,10 +156,11 @@ def _files(path: Path) -> list[Path]:
 
 def get(name: str) -> ArchProfile:
     """The profile called `name`. Raises ProfileError listing the names there are."""
-    profiles = all_profiles()
-    if name not in profiles:
-        raise ProfileError(f"profile: given {name!r}; allowed: {', '.join(sorted(profiles))}")
-    return profiles[name]
+    with _lock:
+        profiles = _all(os.environ.get(PROFILES_VARIABLE, ""))
+        if name not in profiles:
+            raise ProfileError(f"profile: given {name!r}; allowed: {', '.join(sorted(profiles))}")
+        return profiles[name]
 
 
 def reset() -> None:
@@ -166,24 +195,20 @@ def _select(device: Device, forced: str, paths: str) -> Selection:
     return selection
 
 
-def _forced(device: Device, forced: str, profiles: Mapping[str, ArchProfile]) -> Selection:
+def _forced(device: Device, forced: str, profiles: _Catalogue) -> Selection:
     names = [name for name in (part.strip() for part in forced.split(",")) if name]
     for name in names:
         if name not in profiles:
             raise ProfileError(f"{FORCE_VARIABLE}: given {name!r}; allowed: {', '.join(sorted(profiles))}")
     fitting = [profiles[name] for name in names if profiles[name].backend == device.backend]
-    runnable = sorted(name for name, profile in profiles.items() if _obstacle(profile, device) is None)
-    allowed = f"allowed on {_describe(device)}: {', '.join(runnable) or 'none'}"
-    if not fitting:
-        given = profiles[names[0]]
-        raise ProfileError(
-            f"{FORCE_VARIABLE}: given {given.name} (backend {given.backend}, {given.arch}), "
-            f"which cannot run on a {device.backend} device; {allowed}"
-        )
-    profile = fitting[0]
+    profile = (fitting or [profiles[names[0]]])[0]
     obstacle = _obstacle(profile, device)
     if obstacle is not None:
-        raise ProfileError(f"{FORCE_VARIABLE}: given {profile.name} ({profile.arch}): {obstacle}; {allowed}")
+        runnable = sorted(p.name for p in profiles.values() if _obstacle(p, device) is None)
+        raise ProfileError(
+            f"{FORCE_VARIABLE}: given {profile.name} ({profile.arch}): {obstacle}; "
+            f"allowed on {_describe(device)}: {', '.join(runnable) or 'none'}"
+        )
     target = profile.target(device)
     via = f", assembled for {target.assembled_for}" if target.assembled_for else ""
     return Selection(
@@ -209,15 +234,16 @@ def _obstacle(profile: ArchProfile, device: Device) -> str | None:
     return None
 
 
-def _matching(device: Device, profiles: Mapping[str, ArchProfile]) -> Selection:
-    for profile in profiles.values():
-        if profile.made_for(device):
-            origin = "" if _builtin().get(profile.name) is profile else f" ({profile.path})"
-            return Selection(
-                profile,
-                profile.target(device),
-                f"{profile.name}{origin} is made for {device.arch}, the arch of {_describe(device)}",
-            )
+def _matching(device: Device, profiles: _Catalogue) -> Selection:
+    profile = profiles.made_for(device)
+    if profile is not None:
+        own = profile.name in builtin_names() and profile is _builtin(profile.name)
+        return Selection(
+            profile,
+            profile.target(device),
+            f"{profile.name}{'' if own else f' ({profile.path})'} is made for {device.arch}, "
+            f"the arch of {_describe(device)}",
+        )
     if device.backend == "cuda":
         older = [
             profile

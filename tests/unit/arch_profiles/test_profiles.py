@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from portagemm.hal import dtypes, profile
+from portagemm.hal import dtypes, profile, profile_file
 
 pytestmark = pytest.mark.quick
 
@@ -38,6 +38,12 @@ def test_unvalidated_and_validated_agree(name: str) -> None:
     file = FOLDER / f"{name}.yaml"
     a, b = profile.load(file, validate=False), profile.load(file)
     assert vars(a) == vars(b)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_glance_agrees_with_the_file(name: str) -> None:
+    p = profile.get(name)
+    assert profile_file.glance(name) == (p.backend, p.matches)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -286,10 +286,10 @@ def test_forcing(
         ("h100", "sm_80", ["h100 (sm_90a)", "sm_90 only", "the device is sm_80", "sm_80): a100"]),
         ("h100", "sm_100", ["arch-specific", "the device is sm_100", "a100, rtx4090"]),
         ("rtx4090", "sm_80", ["sm_89 and newer", "the device is sm_80"]),
-        ("mi250x", "sm_90", ["mi250x (backend rocm, gfx90a)", "cuda device", "a100, h100, rtx4090"]),
-        ("a100", "gfx90a", ["a100 (backend cuda", "rocm device", "mi250x"]),
+        ("mi250x", "sm_90", ["mi250x (gfx90a)", "backend is rocm, the device's cuda", "a100, h100, rtx4090"]),
+        ("a100", "gfx90a", ["a100 (sm_80)", "backend is cuda, the device's rocm", "mi250x"]),
         ("mi250x", "gfx942", ["gfx90a only", "gfx942", "none"]),
-        ("a100", "native", ["a100 (backend cuda", "cpu device", ": cpu"]),
+        ("a100", "native", ["a100 (sm_80)", "backend is cuda, the device's cpu", ": cpu"]),
         ("a1000", "sm_80", ["given 'a1000'", "a100, cpu, h100, mi250x, rtx4090"]),
     ],
 )
@@ -316,6 +316,22 @@ def test_limits_in_force_are_the_smaller(device: MakeDevice) -> None:
     assert h100.limits_for(device("sm_90", shared_bytes_per_block=10**9)).shared_bytes_per_block == 232448
     assert h100.limits_for(device("sm_90", shared_bytes_per_block=0)).shared_bytes_per_block == 232448
     assert h100.limits_for(device("sm_90", threads_per_block=512)).threads_per_block == 512
+
+
+def test_selecting_reads_only_the_profile_taken(device: MakeDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    load = profile.load
+
+    def watched(path: Path, **options: bool) -> profile.ArchProfile:
+        read.append(Path(path).stem)
+        return load(path, **options)
+
+    monkeypatch.setattr(profile, "load", watched)
+    profile.for_device(device("sm_90"))
+    assert read == ["h100"]
+    monkeypatch.setenv("PORTAGEMM_PROFILE", "rtx4090")
+    profile.for_device(device("sm_90"))
+    assert read == ["h100", "rtx4090"]
 
 
 def test_selection_is_cached(device: MakeDevice) -> None:
