@@ -61,11 +61,15 @@ PG_DEVICE long long blocks() {
 PG_DEVICE int cluster_rank() { return 0; }
 PG_DEVICE unsigned char* shared_memory() { return detail::dynamic_lds; }
 
-// A value that all lanes agree on, as a scalar whose origin the optimizer cannot see: nothing derived from it leaves
-// the loop it is called in.
-PG_DEVICE int opaque(int x) {
+// Values whose origin the optimizer cannot see, so that what is derived from them is not kept in registers over a loop
+// but computed where it is used: one that all lanes agree on, and one of each lane.
+PG_DEVICE int opaque_scalar(int x) {
     x = __builtin_amdgcn_readfirstlane(x);
     asm volatile("" : "+s"(x));
+    return x;
+}
+PG_DEVICE int opaque_vector(int x) {
+    asm volatile("" : "+v"(x));
     return x;
 }
 

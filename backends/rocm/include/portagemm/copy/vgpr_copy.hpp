@@ -3,7 +3,8 @@
 // The shared register_copy decides chunk by chunk, and reads the elements of a cut chunk one by one into registers.
 // There LLVM must wait for the chunk's load before it may write the same registers, which serialises the loads; and the
 // element loads, unrolled for every chunk, are most of the kernel. Here a chunk is whole or zero, without another
-// branch, and a tile that may hold cut chunks (all lanes agree which) goes element by element straight into its stage.
+// branch. A tile that may hold cut chunks (all lanes agree which), and an operand that is read in chunks so narrow that
+// a tile of them does not fit the registers, go element by element straight into the stage.
 #pragma once
 #include <portagemm/copy.hpp>
 
@@ -44,36 +45,41 @@ struct vgpr_copy {
     static constexpr bool asynchronous = false;
     static constexpr bool along_mn = geometry::along_mn;
     static constexpr i32 vector = geometry::vector, rounds = geometry::rounds, chunks = geometry::chunks;
+    // Chunks that a lane holds while the tile before is computed; beyond, its registers would be the accumulators'.
+    static constexpr i32 most_rounds = 8;
+    static constexpr bool narrow = rounds > most_rounds;
     struct registers {
-        chunk value[rounds];
-        bool cut;
+        chunk value[narrow ? 1 : rounds];
+        bool direct;
     };
 
     PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
         const Element* tile = static_cast<const Element*>(s.ptr) + i64(s.mn) * s.row + i64(k) * s.col;
         // NOTE: what is left along MN is the same in every step of K, and LLVM would keep each chunk's comparison with
         // it for the whole loop: a 64-bit mask each, more than there are scalar registers. Opaque, it is compared anew.
-        const i32 left_mn = vendor::opaque(s.mn_end - s.mn), left_k = s.k_end - k;
-        r.cut = vector > 1 &&
-                (along_mn ? left_mn < Stage::mn && left_mn % vector != 0 : left_k < Stage::k && left_k % vector != 0);
-        // NOTE: the loads come first and are masked, not skipped, in a cut tile: registers that one path leaves as they
-        // were must be copied where the paths meet, and the copy waits for the loads.
-        const Element* from = tile + place(s, geometry::origin(thread));
-        PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) {
-            const coord o = geometry::origin(thread + i * Threads);
-            const bool mine = chunks % Threads == 0 || thread + i * Threads < chunks;
-            if constexpr (!even_rounds) from = tile + place(s, o);
-            r.value[i] = chunk{};
-            if (mine && !r.cut && o.row < left_mn && o.col < left_k) r.value[i] = *(global<chunk>)(from);
-            if constexpr (even_rounds) from += i64(Threads / row_of_chunks) * (along_mn ? s.col : s.row);
+        const i32 left_mn = vendor::opaque_scalar(s.mn_end - s.mn), left_k = s.k_end - k;
+        r.direct = narrow || (vector > 1 && (along_mn ? left_mn < Stage::mn && left_mn % vector != 0
+                                                      : left_k < Stage::k && left_k % vector != 0));
+        if constexpr (!narrow) {
+            // NOTE: the loads come first and are masked, not skipped, in a direct tile: registers that one path leaves
+            // as they were must be copied where the paths meet, and the copy waits for the loads.
+            const Element* from = tile + place(s, geometry::origin(thread));
+            PG_UNROLL
+            for (i32 i = 0; i < rounds; i++) {
+                const coord o = geometry::origin(thread + i * Threads);
+                const bool mine = chunks % Threads == 0 || thread + i * Threads < chunks;
+                if constexpr (!even_rounds) from = tile + place(s, o);
+                r.value[i] = chunk{};
+                if (mine && !r.direct && o.row < left_mn && o.col < left_k) r.value[i] = *(global<chunk>)(from);
+                if constexpr (even_rounds) from += i64(Threads / row_of_chunks) * (along_mn ? s.col : s.row);
+            }
         }
-        if (r.cut) by_element(tile, s, stage, left_mn, left_k, thread);
+        if (r.direct) by_element(tile, s, stage, left_mn, left_k, thread);
     }
 
     PG_DEVICE static void commit(registers& r, u8* stage, i32 thread) {
         using stored = typename Stage::element;
-        if (r.cut) return;
+        if (narrow || r.direct) return;
         PG_UNROLL
         for (i32 i = 0; i < rounds; i++) {
             if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
@@ -125,17 +131,38 @@ struct vgpr_copy {
 
     PG_DEVICE static i64 place(const tile_source& s, coord at) { return i64(at.row) * s.row + i64(at.col) * s.col; }
 
-    // Neighbouring threads take neighbouring elements of the contiguous dimension. fetch may write the stage: schedules
-    // call it only once the stage's readers have left, as asynchronous copies need it.
+    // Neighbouring threads take neighbouring elements of the contiguous dimension, a few at a time, so that their loads
+    // overlap. fetch may write the stage: schedules call it only once the stage's readers have left, as asynchronous
+    // copies need it.
     PG_DEVICE static void by_element(const Element* tile, const tile_source& s, u8* stage, i32 left_mn, i32 left_k,
                                      i32 thread) {
         using stored = typename Stage::element;
+        constexpr i32 elements = Stage::mn * Stage::k, together = 4;
+        thread = vendor::opaque_vector(thread);  // a rare path: its addresses are not worth registers in the main loop
         PG_ROLLED
-        for (i32 e = thread; e < Stage::mn * Stage::k; e += Threads) {
-            const i32 mn = along_mn ? e % Stage::mn : e / Stage::k, k = along_mn ? e / Stage::mn : e % Stage::k;
-            single x{};
-            if (mn < left_mn && k < left_k) x = *(global<single>)(tile + i64(mn) * s.row + i64(k) * s.col);
-            *reinterpret_cast<stored*>(stage + Stage::offset(mn, k)) = convert<stored>(__builtin_bit_cast(Element, x));
+        for (i32 first = thread; first < elements; first += Threads * together) {
+            single x[together];
+            PG_UNROLL
+            for (i32 i = 0; i < together; i++) {
+                const coord o = element_at(first + i * Threads);
+                x[i] = single{};
+                if (o.row < left_mn && o.col < left_k) x[i] = *(global<single>)(tile + place(s, o));
+            }
+            PG_UNROLL
+            for (i32 i = 0; i < together; i++) {
+                if (elements % (Threads * together) != 0 && first + i * Threads >= elements) break;
+                const coord o = element_at(first + i * Threads);
+                *reinterpret_cast<stored*>(stage + Stage::offset(o.row, o.col)) =
+                    convert<stored>(__builtin_bit_cast(Element, x[i]));
+            }
+        }
+    }
+
+    PG_DEVICE static coord element_at(i32 e) {
+        if constexpr (along_mn) {
+            return {e % Stage::mn, e / Stage::mn};
+        } else {
+            return {e / Stage::k, e % Stage::k};
         }
     }
 };

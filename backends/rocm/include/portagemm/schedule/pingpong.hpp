@@ -15,12 +15,13 @@ struct pingpong {
     struct sync {};  // needs no barrier objects
 
     struct role : all_waves {
-        // Compute stage S; meanwhile bring step kt + 1 into the other one.
+        // Compute step kt in stage S; meanwhile bring the next one into the other stage. Step -1 has nothing to
+        // compute.
         template <i32 S, class Tile>
         PG_DEVICE void step(Tile& tile, i32 kt, i32 k_tiles) {
             const bool more = kt + 1 < k_tiles;
             if (more) tile.fetch(1 - S, kt + 1, no_token{});
-            tile.compute(S);
+            if (kt >= 0) tile.compute(S);
             // NOTE: no barrier before this commit. The other stage was last read in step kt - 1, and the publish at
             // that step's end came after every wave had read it.
             if (more) {
@@ -31,14 +32,10 @@ struct pingpong {
 
         template <class Tile>
         PG_DEVICE void mainloop(Tile& tile, i32 k_tiles) {
-            if (k_tiles == 0) return;
-            tile.fetch(0, 0, no_token{});
-            tile.commit(0);
-            publish<scope::block>(tile.stage_a(0), *this);
             // Two steps a turn, so that a stage's addresses are constants.
-            for (i32 kt = 0; kt < k_tiles; kt += 2) {
-                step<0>(tile, kt, k_tiles);
-                if (kt + 1 < k_tiles) step<1>(tile, kt + 1, k_tiles);
+            for (i32 kt = -1; kt < k_tiles; kt += 2) {
+                step<1>(tile, kt, k_tiles);
+                if (kt + 1 < k_tiles) step<0>(tile, kt + 1, k_tiles);
             }
             barrier<scope::block>(*this);  // the next work's first commit meets no reader
         }
