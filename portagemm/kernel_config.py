@@ -216,7 +216,7 @@ COPIES: dict[str, CopyPart] = {
 
 @dataclass(frozen=True)
 class SchedulePart:
-    """A main loop in device code, formatted with stages, threads, consumers, cluster.
+    """A main loop in device code, formatted with stages, threads, consumers, cluster, min_blocks.
 
     Attributes:
         copies: copies it can drive, best first.
@@ -239,7 +239,7 @@ SCHEDULES: dict[str, SchedulePart] = {
     ),
     "multistage": SchedulePart(
         "portagemm/schedule/multistage.hpp",
-        "pg::multistage<{stages}, {threads}, 1>",
+        "pg::multistage<{stages}, {threads}, {min_blocks}>",
         ("async", "register"),
     ),
     "pingpong": SchedulePart("portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}, 1>", ("vgpr",)),
@@ -291,6 +291,10 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
         strips = 1
     barriers = max(1, SCHEDULES[config.schedule].barrier_bytes * tile.stages)
     return _round_up(stages + _round_up(strips, 16) + _round_up(barriers, 16), _STAGE_ALIGN)
+
+
+#: Threads a compute unit should hold: the compiler keeps registers low enough for that many.
+_RESIDENT_THREADS = 256
 
 
 # --- text ----------------------------------------------------------------------------------------------
@@ -371,7 +375,11 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
         waves_m=waves_m,
         waves_n=waves_n,
         schedule=schedule.cpp.format(
-            stages=tile.stages, threads=threads, consumers=waves_m * waves_n, cluster=tile.cluster
+            stages=tile.stages,
+            threads=threads,
+            consumers=waves_m * waves_n,
+            cluster=tile.cluster,
+            min_blocks=max(1, _RESIDENT_THREADS // threads),
         ),
         stage_a=stage(part.stage_a, block_m, config.a),
         stage_b=stage(part.stage_b, block_n, config.b),

@@ -232,7 +232,11 @@ def _launchable(problem: GemmProblem, profile: ArchProfile, device: Device, kern
     tiles = tiles_m * tiles_n * batches
     units = max(1, device.compute_units // tile.cluster)
     one_wave = schedule.persistent or device.backend == "cpu"
-    grid = min(tiles, units if one_wave else tiles) * tile.cluster
+    grid = tiles
+    if one_wave and tiles:
+        # The fewest units that need no more rounds: idle units leave power to the busy ones.
+        grid = -(-tiles // -(-tiles // units))
+    grid *= tile.cluster
     grid = max(tile.cluster, min(grid, limits.grid // tile.cluster * tile.cluster))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
@@ -350,6 +354,8 @@ _PARAMS_BYTES = _OPERANDS * _OPERAND.size + _REST.size
 _EMPTY_COPIES_BYTES = 8
 _MAPS_OFFSET, _MAP_BYTES = 384, 128
 _TENSOR_ARGS_BYTES = 832
+#: Rows a warp stores at a time (tensor_store in backends/cuda/include/portagemm/arch/sm90.hpp).
+_TENSOR_STORE_ROWS = 16
 
 
 def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
@@ -428,6 +434,6 @@ def _tensor_maps(problem: GemmProblem, kernel: KernelConfig) -> tuple[tuple[Tens
     ]
     if kernel.store == "tensor":
         # Pointers are in the order a, b, c, d, bias; the descriptor of D is the third.
-        maps.append(make(3, 2, problem.d, 1, (problem.n, problem.m), (kernel.columns, 64)))
+        maps.append(make(3, 2, problem.d, 1, (problem.n, problem.m), (kernel.columns, _TENSOR_STORE_ROWS)))
     batched = tuple(int(bool(o.batch_strides and o.batch_strides[0])) for o in (problem.a, problem.b))
     return tuple(maps), (batched[0], batched[1])

@@ -54,7 +54,9 @@ def text() -> str:
         operands = ", ".join(f"PG_D4({i})" for i in range(0, count, 4))
         tail = ", ".join(f'"%{count + i}"' for i in range(5))
         parts.append(f'PG_WGMMA({n}, "{registers}", {tail}, {operands})\n')
-    parts.append("// clang-format on\n\n#undef PG_WGMMA\n#undef PG_D4\n#undef PG_D\n\n}  // namespace pg::arch\n")
+    parts.append(
+        "// clang-format on\n\n#undef PG_WGMMA\n#undef PG_D4\n#undef PG_D\n\n}  // namespace pg::arch\n"
+    )
     return "".join(parts)
 
 

@@ -202,17 +202,20 @@ struct tensor_copy {
     }
 };
 
-// Accumulators -> 16-bit D by stmatrix and tensor store, Columns at a time through two buffers a warpgroup. The store
-// clips at D's edges. For D contiguous along n, 16-byte aligned.
+// Accumulators -> 16-bit D by stmatrix and tensor store. Every warp sends its 16 rows on their way by itself, Columns
+// at a time through two buffers, so that no warp waits for another. The store clips at D's edges. For D contiguous
+// along n, 16-byte aligned.
 template <class ElementD, class Tile, int Columns>
 struct tensor_store {
     using atom = typename Tile::atom;
+    static constexpr i32 rows = 16;  // of a warp: atom::c
     static constexpr i32 row_bytes = Columns * i32(sizeof(ElementD));
     static constexpr i32 strips = Tile::wave_n / Columns;
     static_assert(sizeof(ElementD) == 2 && atom::lanes == 128 && strips * Columns == Tile::wave_n);
     static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "one swizzle span a row");
+    // Buffers start at the swizzle's period: 8 rows of 128, 64 or 32 bytes.
     struct shared {
-        alignas(1024) u8 strip[Tile::waves_m * Tile::waves_n][2][64 * row_bytes];
+        alignas(1024) u8 strip[Tile::waves_m * Tile::waves_n * 4][2][rows * row_bytes];
     };
 
     // The copy engine's swizzle of the row's width: chunk index XOR 128-byte line, over 8, 4 or 2 chunks.
@@ -222,7 +225,7 @@ struct tensor_store {
     PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args,
                                 shared& memory, const work& w, const Role& role) {
         const gemm_params& p = args.params;
-        const i32 wave = role.thread / 128, lane = role.thread % 128;
+        const i32 wave = role.thread / 128, lane = role.thread % 128, warp = role.thread / 32;
         const coord origin = Tile::wave_origin(wave);
         PG_UNROLL
         for (i32 i = 0; i < Tile::atoms_m; i++) {
@@ -230,36 +233,36 @@ struct tensor_store {
             PG_UNROLL
             for (i32 s = 0; s < strips; s++) {
                 const i32 n0 = w.n + origin.col + s * Columns;
-                u8* strip = memory.strip[wave][(i * strips + s) % 2];
-                // The strip is free once the store before the last has read it; only one thread knows.
-                if (lane == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
-                group_barrier<128>(wave);
+                u8* strip = memory.strip[warp][(i * strips + s) % 2];
+                // The strip is free once the store before the last has read it; only the thread that issued it knows.
+                if (lane % 32 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+                barrier<scope::wave>(role);
                 PG_UNROLL
                 for (i32 q = 0; q < Columns / 16; q++) {
                     u32 r[4];
                     PG_UNROLL
                     for (i32 x = 0; x < 4; x++) {
                         const i32 index = (s * Columns + q * 16) / 2 + x * 2;
-                        const coord at = atom::c(lane, index % atom::c_size);
-                        r[x] = pack<ElementD>(value(e, p, acc.value[i][0][index], m0 + at.row, w.n + origin.col + at.col),
-                                              value(e, p, acc.value[i][0][index + 1], m0 + at.row,
-                                                    w.n + origin.col + at.col + 1));
+                        const coord at = atom::c(lane, index);
+                        const i32 m = m0 + at.row, n = w.n + origin.col + at.col;
+                        r[x] = pack<ElementD>(value(e, p, acc.value[i][0][index], m, n),
+                                              value(e, p, acc.value[i][0][index + 1], m, n + 1));
                     }
-                    // stmatrix: matrix j of a warp is (rows 8 * (j % 2), columns 8 * (j / 2)) of its 16 x 16.
-                    const i32 j = lane % 32 / 8, row = lane / 32 * 16 + j % 2 * 8 + lane % 8;
+                    // stmatrix: matrix j is (rows 8 * (j % 2), columns 8 * (j / 2)) of 16 x 16.
+                    const i32 j = lane % 32 / 8, row = j % 2 * 8 + lane % 8;
                     const u32 to = vendor::shared_address(strip) + swizzle(row * row_bytes + (q * 2 + j / 2) * 16);
                     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
                                  "r"(r[1]), "r"(r[2]), "r"(r[3])
                                  : "memory");
                 }
-                // Ordinary writes become visible to the copy engine, then all have written.
+                // Ordinary writes become visible to the copy engine, then all lanes have written.
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-                group_barrier<128>(wave);
-                if (lane == 0) {
+                barrier<scope::wave>(role);
+                if (lane % 32 == 0) {
                     asm volatile(
                         "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];\n"
                         "cp.async.bulk.commit_group;" ::"l"(&args.copies.d),
-                        "r"(vendor::shared_address(strip)), "r"(n0), "r"(m0), "r"(i32(w.batch))
+                        "r"(vendor::shared_address(strip)), "r"(n0), "r"(m0 + warp % 4 * rows), "r"(i32(w.batch))
                         : "memory");
                 }
             }
@@ -269,7 +272,7 @@ struct tensor_store {
     // Shared memory must outlive the stores that read it.
     template <class Role>
     PG_DEVICE static void finish(const Role& role) {
-        if (role.thread % 128 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+        if (role.thread % 32 == 0) asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
     }
 
   private:
