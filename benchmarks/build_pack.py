@@ -1,10 +1,11 @@
 """Build the pack of all kernels that device_check.py needs, on a machine without a GPU.
 
-    python benchmarks/build_pack.py --out build/pack --archive build/pack.tar.gz
+    python benchmarks/build_pack.py --out build/pack --archive build/pack.tar.xz
 
 Cases and suites are planned for a described NVIDIA H200 under each profile, every plan candidate for the
-correctness cases, and compiled by NVRTC. Compiled kernels are kept in --cache, so a second run compiles only
-what changed. Pack and archive are written whole each time: nothing old is in them.
+correctness cases, and compiled by NVRTC. Compiled kernels are kept in --cache, and packs of
+PORTAGEMM_KERNEL_PATH are used, so a second run compiles only what changed. Pack and archive are written
+whole each time: nothing old is in them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import shutil
 import sys
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from portagemm.hal.profile import Selection
     from portagemm.hal.program import ObjectCode
     from portagemm.hal.source import KernelSource
+    from portagemm.kernel_config import KernelConfig
+    from portagemm.problem import GemmProblem
 
 PROFILES = ("h100", "a100", "rtx4090")
 SUITES = ("dense16", "random")
@@ -60,14 +63,29 @@ def select(device: Device, profile: str) -> Selection:
     return profiles.for_device(device)
 
 
-def check_sources(device: Device, selection: Selection, quick: bool) -> Iterator[KernelSource]:
-    """Every plan candidate of every correctness case."""
-    from portagemm import plan as planner
+def check_problems(quick: bool) -> list[GemmProblem]:
+    """The problems of the correctness cases, each once, the quick ones first."""
     from portagemm import testing
 
-    for problem in testing.problems("cuda", quick=quick):
+    ordered = dict.fromkeys(testing.cases("cuda", quick=True))
+    if not quick:
+        ordered |= dict.fromkeys(testing.cases("cuda"))
+    found = {testing.problem(case): None for case in ordered if case.k and 0 not in case.shape}
+    return list(found)
+
+
+def check_sources(
+    problems: Iterable[GemmProblem], device: Device, selection: Selection
+) -> Iterator[KernelSource]:
+    """Every plan candidate of every correctness case."""
+    from portagemm import plan as planner
+
+    seen: set[KernelConfig] = set()
+    for problem in problems:
         for plan in planner.candidates(problem, selection.profile, device):
-            yield planner.kernel_source(plan.kernel, selection.profile, selection.target)
+            if plan.kernel not in seen:
+                seen.add(plan.kernel)
+                yield planner.kernel_source(plan.kernel, selection.profile, selection.target)
 
 
 def bench_sources(device: Device, selection: Selection, seed: int) -> Iterator[KernelSource]:
@@ -109,72 +127,90 @@ def compile_one(source: KernelSource) -> tuple[ObjectCode, bool]:
     return result.code, result.origin == "compiled"
 
 
+def build(
+    sources: Sequence[KernelSource], jobs: int, seconds: float
+) -> tuple[list[tuple[KernelSource, ObjectCode]], list[str], int]:
+    """(kernels, failures, how many were compiled here) of the sources `seconds` allow, the first first."""
+    built: list[tuple[KernelSource, ObjectCode]] = []
+    failed: list[str] = []
+    started, compiled = time.monotonic(), 0
+    with ProcessPoolExecutor(max_workers=jobs) as pool:
+        waiting = {pool.submit(compile_one, source): source for source in sources}
+        for number, future in enumerate(as_completed(waiting), 1):
+            source = waiting[future]
+            spent = time.monotonic() - started
+            if spent > seconds:
+                for other in waiting:
+                    other.cancel()
+            try:
+                code, fresh = future.result()
+                compiled += fresh
+                built.append((source, code))
+            except CancelledError:
+                failed.append(f"{source.symbol} ({source.target}): no time left")
+            except Exception as error:  # all of them are wanted, not the first
+                failed.append(f"{source.symbol} ({source.target}): {str(error)[:1500]}")
+            if number % 100 == 0:
+                print(f"{number} of {len(waiting)}, {compiled} compiled, {spent:.0f} s", flush=True)
+    return built, failed, compiled
+
+
 def main() -> int:
     """Plan, compile, write the pack and its archive; exit code 1 when a kernel does not compile."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "pack")
-    parser.add_argument("--archive", type=Path, default=ROOT / "build" / "pack.tar.gz")
+    parser.add_argument("--archive", type=Path, default=ROOT / "build" / "pack.tar.xz")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "pack-cache")
     parser.add_argument("--profiles", default=",".join(PROFILES))
     parser.add_argument("--seed", type=int, help="of suite random; default: the date")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="the quick correctness cases only")
     parser.add_argument("--no-check", action="store_true", help="no correctness cases: the suites only")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no further compile after so long")
     parser.add_argument("--list", action="store_true", help="count the kernels, compile nothing")
     arguments = parser.parse_args()
     os.environ["PORTAGEMM_CACHE_DIR"] = str(arguments.cache.resolve())
-    os.environ.pop("PORTAGEMM_KERNEL_PATH", None)
 
     from portagemm.bench import environment
     from portagemm.bench.digest import sources_digest
     from portagemm.bench.suites import default_seed
     from portagemm.hal.pack import write_pack
 
+    started = time.monotonic()
     seed = arguments.seed or default_seed()
     device = h200()
     sources: dict[str, KernelSource] = {}
+    problems = [] if arguments.no_check else check_problems(arguments.quick)
     for name in arguments.profiles.split(","):
         selection = select(device, name)
         suites_new = unique(bench_sources(device, selection, seed), sources) if name == "h100" else 0
         check_new = 0
         if not arguments.no_check:
-            check_new = unique(check_sources(device, selection, arguments.quick), sources)
+            check_new = unique(check_sources(problems, device, selection), sources)
         print(f"{name}: {suites_new} kernels of suites, {check_new} more of correctness cases", flush=True)
     if arguments.list:
         return 0
 
-    built: list[tuple[KernelSource, ObjectCode]] = []
-    failed: list[str] = []
-    started, compiled = time.monotonic(), 0
-    with ProcessPoolExecutor(max_workers=arguments.jobs) as pool:
-        waiting = {pool.submit(compile_one, source): source for source in sources.values()}
-        for number, future in enumerate(as_completed(waiting), 1):
-            source = waiting[future]
-            try:
-                code, fresh = future.result()
-                compiled += fresh
-                built.append((source, code))
-            except Exception as error:  # all of them are wanted, not the first
-                failed.append(f"{source.symbol} ({source.target}): {str(error)[:1500]}")
-            if number % 50 == 0:
-                print(f"{number} of {len(waiting)}, {time.monotonic() - started:.0f} s", flush=True)
-
+    built, failed, compiled = build(list(sources.values()), arguments.jobs, arguments.seconds)
     shutil.rmtree(arguments.out, ignore_errors=True)
     write_pack(arguments.out, built)
     about = {"commit": environment.commit(), "sources_digest": sources_digest(), "seed": seed}
     (arguments.out / "build.json").write_text(json.dumps(about) + "\n")
     size = sum(file.stat().st_size for file in arguments.out.iterdir())
-    with tarfile.open(arguments.archive, "w:gz", compresslevel=6) as tar:
-        tar.add(arguments.out, arcname=".")
+    with tarfile.open(arguments.archive, "w:xz", preset=3) as tar:
+        for file in sorted(arguments.out.iterdir()):  # similar kernels side by side compress best
+            tar.add(file, arcname=file.name)
     print(
-        f"{len(built)} kernels ({compiled} compiled in {time.monotonic() - started:.0f} s), "
+        f"{len(built)} kernels ({compiled} compiled here, {time.monotonic() - started:.0f} s), "
         f"{size / 1e6:.1f} MB, "
         f"archive {arguments.archive.stat().st_size / 1e6:.1f} MB, seed {seed}"
     )
-    for text in failed:
+    for text in failed[:40]:
         print(f"FAILED {text}")
+    if len(failed) > 40:
+        print(f"and {len(failed) - 40} more")
     return 1 if failed else 0
 
 

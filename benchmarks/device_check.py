@@ -1,11 +1,13 @@
 """All that is shown on a device, in one go: correctness, sanitizer, start-up, speed.
 
-    PYTHONPATH=. python benchmarks/device_check.py --out DIR [--pack FILE.tar.gz] [--steps A+B,C,...]
+    PYTHONPATH=. python benchmarks/device_check.py --out DIR [--pack FILE.tar.xz] [--build] [--steps A+B,C]
 
-Steps of a group joined by "+" run at the same time (correctness does not mind, timings do); groups run one
-after the other. Every step is a process of its own with its own time limit; one that fails does not stop the
-rest. DIR gets check.json (every step, updated as each ends), the JSON of each suite, and log.txt.
-Exit code 0 when every step passed.
+--pack is what benchmarks/build_pack.py made beforehand. --build completes it here first, on all cores,
+which costs the device's time for every kernel whose sources changed since. Steps of a group joined by "+"
+run at the same time (correctness does not mind, timings do); groups run one after the other. Every step is
+a process of its own with its own time limit; one that fails does not stop the rest. DIR gets check.json
+(every step, updated as each group ends), the JSON of each suite, and log.txt. Exit code 0 when every step
+passed.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,16 @@ DEFAULT_STEPS = (
     "memcheck:h100+memcheck:a100+memcheck:rtx4090,startup,host,bench:dense16,bench:random"
 )
 #: Seconds a step may take, by its name before the colon.
-LIMITS = {"correctness": 240, "pytest": 240, "memcheck": 240, "startup": 120, "host": 60, "bench": 180}
+LIMITS = {
+    "build": 300,
+    "correctness": 240,
+    "pytest": 240,
+    "memcheck": 240,
+    "racecheck": 240,
+    "startup": 120,
+    "host": 60,
+    "bench": 180,
+}
 
 
 @dataclass
@@ -53,8 +64,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Context:
-    """What every step needs: the output folder, the kernel pack, the seed and the hard end."""
+    """What every step needs: torch device, output folder, kernel pack, seed of suite random, hard end."""
 
+    device: str
     out: Path
     pack: Path | None
     seed: int
@@ -71,29 +83,19 @@ class Context:
         return env
 
 
-def command(step: str, context: Context, result: Path) -> tuple[list[str], str | None, dict[str, str]]:
+def command(
+    step: str, context: Context, result: Path, limit: float
+) -> tuple[list[str], str | None, dict[str, str]]:
     """(command line, profile to force, more environment) of a step. Raises ValueError for an unknown one."""
     kind, _, argument = step.partition(":")
     python = sys.executable
-    correctness = [python, str(HERE / "correctness.py"), "--device", "cuda:0", "--json", str(result)]
+    correctness = [python, str(HERE / "correctness.py"), "--device", context.device, "--json", str(result)]
     if kind == "correctness":
         return correctness, argument or None, {}
-    if kind == "memcheck":
-        sanitizer = [
-            "compute-sanitizer",
-            "--tool",
-            "memcheck",
-            "--error-exitcode",
-            "9",
-            "--print-limit",
-            "20",
-        ]
+    if kind in ("memcheck", "racecheck"):
         # Without torch's pooling every tensor is an allocation of its own, so that reading past it is seen.
-        return (
-            [*sanitizer, *correctness, "--quick"],
-            argument or None,
-            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-        )
+        line = [*sanitizer(kind), *correctness, "--quick"]
+        return line, argument or None, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     if kind == "pytest":
         return (
             [python, "-m", "pytest", "-q", "-x", "--maxfail=20", "-p", "no:cacheprovider", "tests/device"],
@@ -101,9 +103,13 @@ def command(step: str, context: Context, result: Path) -> tuple[list[str], str |
             {},
         )
     if kind == "startup":
-        return [python, str(HERE / "startup.py"), "--device", "cuda:0", "--json", str(result)], None, {}
+        return [python, str(HERE / "startup.py"), "--device", context.device, "--json", str(result)], None, {}
     if kind == "host":
-        return [python, str(HERE / "host_cost.py"), "--device", "cuda:0", "--json", str(result)], None, {}
+        return (
+            [python, str(HERE / "host_cost.py"), "--device", context.device, "--json", str(result)],
+            None,
+            {},
+        )
     if kind == "bench":
         name, _, profile = argument.partition("@")
         bench = [
@@ -117,9 +123,36 @@ def command(step: str, context: Context, result: Path) -> tuple[list[str], str |
             "--seed",
             str(context.seed),
         ]
-        limit = str(LIMITS["bench"] - 25)
-        return [*bench, "--json", str(context.out / f"{name}.json"), "--budget", limit], profile or None, {}
+        budget = str(max(int(limit) - 25, 5))
+        return [*bench, "--json", str(context.out / f"{name}.json"), "--budget", budget], profile or None, {}
     raise ValueError(f"step: given {step!r}; allowed: {', '.join(LIMITS)}, with :PROFILE or :SUITE")
+
+
+def sanitizer(tool: str) -> list[str]:
+    """compute-sanitizer's command line; only our kernels are watched where it can tell them apart."""
+    line = ["compute-sanitizer", "--tool", tool, "--error-exitcode", "9", "--print-limit", "20"]
+    text = subprocess.run(["compute-sanitizer", "--help"], capture_output=True, text=True, timeout=30).stdout
+    for option in ("--kernel-name", "--kernel-regex", "--filter"):
+        if option in text and "kernel_substring" in text:
+            return [*line, option, "kernel_substring=pg_"]
+    return line
+
+
+def complete(pack: Path | None, context: Context) -> tuple[Path, Step]:
+    """(folder of a pack with every kernel of the check, how its making went): what is missing is compiled."""
+    folder = Path(tempfile.mkdtemp(prefix="portagemm-built-"))
+    step = Step("build")
+    started = time.monotonic()
+    limit = min(LIMITS["build"], context.deadline - started)
+    line = [sys.executable, str(HERE / "build_pack.py"), "--out", str(folder), "--seed", str(context.seed)]
+    line += ["--archive", str(context.out / "pack.tar.xz"), "--cache", str(folder) + "-cache"]
+    line += ["--jobs", str(os.cpu_count() or 2), "--seconds", str(max(limit - 45, 10))]
+    log = context.out / "build.txt"
+    code = _run(line, context.environment(None), log, limit)
+    text = log.read_text(errors="replace")
+    step.ok, step.seconds, step.tail = code == 0, round(time.monotonic() - started, 1), text[-4000:]
+    step.summary = next((part for part in text.splitlines() if " kernels (" in part), text[-200:])
+    return (folder if (folder / "manifest.json").exists() else pack or folder), step
 
 
 def run_step(name: str, context: Context) -> Step:
@@ -133,7 +166,7 @@ def run_step(name: str, context: Context) -> Step:
     with tempfile.TemporaryDirectory() as folder:
         result, log = Path(folder) / "result.json", Path(folder) / "log"
         try:
-            line, profile, extra = command(name, context, result)
+            line, profile, extra = command(name, context, result, limit)
             env = {**context.environment(profile), **extra}
             env.setdefault("PORTAGEMM_CACHE_DIR", str(Path(folder) / "cache"))
             code = _run(line, env, log, limit)
@@ -168,10 +201,7 @@ def _run(line: Sequence[str], env: dict[str, str], log: Path, limit: float) -> i
         try:
             return process.wait(timeout=limit)
         except subprocess.TimeoutExpired:
-            for number in (
-                signal.SIGTERM,
-                signal.SIGKILL,
-            ):  # a bench writes what it has at neither: keep both short
+            for number in (signal.SIGTERM, signal.SIGKILL):
                 os.killpg(process.pid, number)
                 try:
                     process.wait(timeout=3)
@@ -181,19 +211,19 @@ def _run(line: Sequence[str], env: dict[str, str], log: Path, limit: float) -> i
             return None
 
 
-def head(seed: int) -> dict[str, Any]:
+def head(device: str, seed: int) -> dict[str, Any]:
     """What the check ran on. Printed first, so that even a lost run says where it was."""
     import torch
 
     from portagemm.bench import environment
     from portagemm.bench.digest import sources_digest
 
-    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else "none"
+    gpu = device if device == "cpu" else torch.cuda.get_device_name(device)
     return {
         "schema": 1,
         "kind": "device_check",
         "gpu": gpu,
-        "driver": environment.driver_version("cuda:0"),
+        "driver": environment.driver_version(device),
         "versions": environment.versions(),
         "commit": environment.commit(),
         "sources_digest": sources_digest(),
@@ -218,12 +248,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--pack", type=Path, help="kernel pack: a folder, or a tar archive of one")
+    parser.add_argument("--build", action="store_true", help="compile here what the pack lacks, on all cores")
     parser.add_argument("--steps", default=DEFAULT_STEPS, help="default: %(default)s")
     parser.add_argument("--seed", type=int, help="of suite random; default: the pack's, else the date")
     parser.add_argument("--budget", type=float, default=570.0, help="seconds for everything")
     arguments = parser.parse_args()
     deadline = time.monotonic() + arguments.budget
+    groups = [[name for name in group.split("+") if name] for group in arguments.steps.split(",")]
+    for name in (name for group in groups for name in group):
+        if name.partition(":")[0] not in LIMITS:
+            parser.error(f"step: given {name!r}; allowed: {', '.join(LIMITS)}, with :PROFILE or :SUITE")
     arguments.out.mkdir(parents=True, exist_ok=True)
     sys.path.insert(0, str(ROOT))
     from portagemm.bench.suites import default_seed
@@ -233,7 +269,7 @@ def main() -> int:
     about = json.loads(about_file.read_text()) if about_file is not None and about_file.exists() else {}
     os.environ.setdefault("PORTAGEMM_COMMIT", about.get("commit", ""))
     seed = arguments.seed or about.get("seed") or default_seed()
-    document = head(seed)
+    document = head(arguments.device, seed)
     print(
         f"{document['gpu']}, driver {document['driver']}, torch {document['versions'].get('torch')}",
         flush=True,
@@ -241,10 +277,17 @@ def main() -> int:
     if about and about.get("sources_digest") != document["sources_digest"]:
         print("*** the pack was built from other sources: kernels will be compiled here ***", flush=True)
 
-    context = Context(arguments.out.resolve(), pack, seed, deadline)
+    context = Context(arguments.device, arguments.out.resolve(), pack, seed, deadline)
     steps: list[Step] = []
-    for group in arguments.steps.split(","):
-        names = [name for name in group.split("+") if name]
+    if arguments.build:
+        made, step = complete(pack, context)
+        context = replace(context, pack=made)
+        steps.append(step)
+        print(
+            f"{'ok' if step.ok else 'FAILED':6} {step.name:22} {step.seconds:6.1f} s  {step.summary}",
+            flush=True,
+        )
+    for names in groups:
         with ThreadPoolExecutor(max_workers=max(len(names), 1)) as pool:
             for step in pool.map(lambda name: run_step(name, context), names):
                 steps.append(step)

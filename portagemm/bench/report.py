@@ -128,9 +128,9 @@ def text_table(report: Report) -> str:
             continue
         ratio = row.ratio()
         lines.append(
-            f"{case:44} {row.us or 0:10.1f} us {row.tflops or 0:7.1f} TF"
+            f"{case:44} {row.us or 0:10.1f} us {row.tflops or 0:7.4g} TF"
             f"  torch {row.peers_us.get('torch', 0):10.1f} us  ratio {ratio or 0:5.3f}"
-            f"  err {row.max_rel_err or 0:.1e}  {row.plan or ''}"
+            f"  err {row.max_rel_err or 0:.1e}  {(row.plan or '').partition(', waves')[0]}"
         )
     for name, count, mean, lowest in summary(report.rows):
         lines.append(f"ratio to torch, {name}: geometric mean {mean:.3f}, lowest {lowest:.3f}, {count} rows")

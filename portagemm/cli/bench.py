@@ -24,7 +24,10 @@ import click
 @click.option("--seconds", default=0.3, show_default=True, help="Effort of one measurement.")
 @click.option("--budget", type=float, default=None, help="Seconds in all; cases left over are errors.")
 @click.option(
-    "--host-calls", default=10_000, show_default=True, help="Calls of the host-cost measurement; 0: none."
+    "--host-calls",
+    type=click.IntRange(0),
+    default=None,
+    help="Calls of the host-cost measurement; 0: none. Default: 10000, on the CPU 1000.",
 )
 @click.option("--plain", is_flag=True, help="Plain text, a line a row.")
 @click.pass_context
@@ -41,7 +44,7 @@ def command(
     seed: int | None,
     seconds: float,
     budget: float | None,
-    host_calls: int,
+    host_calls: int | None,
     plain: bool,
 ) -> None:
     """Time SUITE and print the ratio to torch. Exit code 1 when a case failed."""
@@ -60,8 +63,11 @@ def command(
         cases = suites.part(suites.suite(suite_name, seed), rows, limit)
         cases = suites.with_timings(cases, timings or suites.TIMINGS)
         names = tuple(name for name in peers.split(",") if name)
+        device = device or _default_device()
+        if host_calls is None:
+            host_calls = 1_000 if device == "cpu" else 10_000
         options = Options(
-            device=device or _default_device(),
+            device=device,
             peers=names,
             effort=Effort(seconds=seconds),
             budget=budget,
