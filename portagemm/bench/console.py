@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from .report import Report, Row, summary
+from .report import Report, Row
 from .run import Runner
 from .suites import BenchCase
 
@@ -31,33 +32,25 @@ def run_with_progress(runner: Runner, label: str, cases: Sequence[BenchCase]) ->
             style="red",
             markup=False,
         )
-    for name, count, mean, lowest in summary(report.rows):
-        console.print(
-            f"ratio to torch, {name}: geometric mean {mean:.3f}, lowest {lowest:.3f} ({count} rows)"
-        )
     return report
 
 
 def _table(report: Report) -> Table:
     """A line a row; plans are in the JSON file, they are too wide for here."""
-    table = Table(title=f"{report.suite} on {report.gpu}")
-    for name in ("dtype", "layout", "M, N, K", "timing"):
-        table.add_column(name, no_wrap=True)
+    table = Table(title=f"{report.suite} on {report.gpu}", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("M, N, K")
     for name in ("us", "TFLOP/s", "read us", "torch us", "ratio", "error"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         batch = f"{row.batch} x " if row.batch > 1 else ""
         table.add_row(
-            row.dtype,
-            row.layout,
-            f"{batch}{row.m}, {row.n}, {row.k}",
-            row.timing,
+            f"{row.dtype} {row.layout} {batch}{row.m}, {row.n}, {row.k} {row.timing}",
             _figure(row.us, ".1f"),
-            _figure(row.tflops, ".1f" if (row.tflops or 0) >= 10 else ".3f"),
+            _figure(row.tflops, ".4g"),
             _figure(row.read_us, ".1f"),
             _figure(row.peers_us.get("torch"), ".1f"),
             _figure(row.ratio(), ".3f"),
-            _figure(row.max_rel_err, ".1e") if row.error is None else "FAILED",
+            _figure(row.max_rel_err, ".0e") if row.error is None else "FAILED",
             style="red" if row.error is not None else None,
         )
     return table

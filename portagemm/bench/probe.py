@@ -58,6 +58,8 @@ GPU_KERNELS: tuple[ReadKernel, ...] = (
     ReadKernel(256, 8, 4),
     ReadKernel(512, 4, 4),
     ReadKernel(512, 8, 2),
+    ReadKernel(1024, 4, 2),
+    ReadKernel(256, 16),
 )
 CPU_KERNELS: tuple[ReadKernel, ...] = (ReadKernel(1, 4, 1), ReadKernel(1, 8, 1), ReadKernel(1, 16, 1))
 

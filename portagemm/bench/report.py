@@ -118,25 +118,31 @@ def summary(rows: Sequence[Row], peer: str = "torch") -> list[tuple[str, int, fl
     ]
 
 
-def text_table(report: Report) -> str:
-    """The run as plain text, a line a row, then the summary; short enough for a log's end."""
-    lines = [f"{report.suite} on {report.gpu}, driver {report.driver}, sources {report.sources_digest[:12]}"]
-    for row in report.rows:
-        case = f"{row.dtype} {row.layout} {row.batch}x[{row.m},{row.n},{row.k}] {row.timing}"
-        if row.error is not None:
-            lines.append(f"{case:44} ERROR {row.error.splitlines()[0][:120] if row.error else ''}")
-            continue
-        ratio = row.ratio()
-        lines.append(
-            f"{case:44} {row.us or 0:10.1f} us {row.tflops or 0:7.4g} TF"
-            f"  torch {row.peers_us.get('torch', 0):10.1f} us  ratio {ratio or 0:5.3f}"
-            f"  err {row.max_rel_err or 0:.1e}  {(row.plan or '').partition(', waves')[0]}"
-        )
+def row_text(row: Row) -> str:
+    """A row as a line of plain text."""
+    case = f"{row.dtype} {row.layout} {row.batch}x[{row.m},{row.n},{row.k}] {row.timing}"
+    if row.error is not None:
+        return f"{case:44} ERROR {row.error.partition(chr(10))[0][:150]}"
+    return (
+        f"{case:44} {row.us or 0:9.1f} us {row.tflops or 0:7.4g} TF"
+        f"  torch {row.peers_us.get('torch', 0):9.1f} us  ratio {row.ratio() or 0:5.3f}"
+        f"  read {row.read_us or 0:7.1f} us  err {row.max_rel_err or 0:.0e}"
+        f"  {(row.plan or '').partition(', waves')[0]}"
+    )
+
+
+def summary_text(report: Report) -> str:
+    """Where it ran, the ceilings, the ratios to torch, the host cost and the failures, a line each."""
+    ceilings = ", ".join(f"{name} {value}" for name, value in _rounded(report.ceilings).items())
+    lines = [
+        f"{report.suite} on {report.gpu}, driver {report.driver}, sources {report.sources_digest[:12]}",
+        f"ceilings: {ceilings}",
+    ]
     for name, count, mean, lowest in summary(report.rows):
         lines.append(f"ratio to torch, {name}: geometric mean {mean:.3f}, lowest {lowest:.3f}, {count} rows")
     costs = {row.dtype: (row.host_us, row.peers_host_us.get("torch")) for row in report.rows if row.host_us}
     for dtype, (ours, torch_us) in costs.items():
-        lines.append(f"host cost {dtype}: {ours:.1f} us a call, torch {torch_us or 0:.1f} us")
+        lines.append(f"host cost {dtype}: {ours:.2f} us a call, torch {torch_us or 0:.2f} us")
     lines.append(f"{len(report.rows)} rows, {len(report.failed)} failed")
     return "\n".join(lines)
 

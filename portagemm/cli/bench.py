@@ -54,7 +54,7 @@ def command(
         os.environ["PORTAGEMM_PROFILE"] = profile
 
     from portagemm.bench import suites
-    from portagemm.bench.report import Report, text_table
+    from portagemm.bench.report import Report, row_text, summary_text
     from portagemm.bench.run import Options, Runner, find_device
     from portagemm.bench.timing import Effort
 
@@ -81,15 +81,16 @@ def command(
         click.echo(f"seed {seed}")
     for name, reason in runner.missing_peers.items():
         click.echo(f"peer {name} left out: {reason}")
-    label = suite_name if suite_name != "random" else f"random-{seed}"
     report: Report
     if plain:
-        report = runner.run(label, cases, lambda row: None)
-        click.echo(text_table(report))
+        report = runner.run(suite_name, cases, lambda row: click.echo(row_text(row)))
     else:
         from portagemm.bench.console import run_with_progress
 
-        report = run_with_progress(runner, label, cases)
+        report = run_with_progress(runner, suite_name, cases)
+    click.echo(summary_text(report))
+    if suite_name == "random":
+        report.versions["suite_seed"] = str(seed)
     if json_path is not None:
         report.write(json_path)
         click.echo(f"written to {json_path}")

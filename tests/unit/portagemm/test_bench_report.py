@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from portagemm.bench.report import Report, Row, geometric_mean, gpu_folder, summary, text_table
+from portagemm.bench.report import Report, Row, geometric_mean, gpu_folder, row_text, summary, summary_text
 from portagemm.bench.suites import BenchCase, suite
 
 pytestmark = pytest.mark.quick
@@ -68,7 +68,9 @@ def test_summary_groups_by_timing_and_by_large_m_and_leaves_failures_out() -> No
     assert groups["all, alone"] == (2, pytest.approx(2.0), 1.0)
     assert groups["M >= 4096, alone"] == (1, pytest.approx(1.0), 1.0)
     assert groups["all, chain"] == (1, pytest.approx(0.5), 0.5)
-    assert "1 failed" in text_table(report(rows))
+    text = summary_text(report(rows))
+    assert text.endswith("4 rows, 1 failed") and "M >= 4096, chain: geometric mean 0.500" in text
+    assert "ERROR wrong result" in row_text(failed) and "ratio 4.000" in row_text(rows[0])
 
 
 def test_document_fits_the_schema(tmp_path: Path) -> None:
