@@ -178,7 +178,7 @@ def main() -> int:
     from portagemm.bench.suites import default_seed
     from portagemm.hal.pack import write_pack
 
-    started = time.monotonic()
+    started, digest = time.monotonic(), sources_digest()
     seed = arguments.seed or default_seed()
     device = h200()
     sources: dict[str, KernelSource] = {}
@@ -194,9 +194,14 @@ def main() -> int:
         return 0
 
     built, failed, compiled = build(list(sources.values()), arguments.jobs, arguments.seconds)
+    if sources_digest() != digest:
+        print(
+            "FAILED: kernel sources changed while they were compiled; run it again (the cache keeps what fits)"
+        )
+        return 1
     shutil.rmtree(arguments.out, ignore_errors=True)
     write_pack(arguments.out, built)
-    about = {"commit": environment.commit(), "sources_digest": sources_digest(), "seed": seed}
+    about = {"commit": environment.commit(), "sources_digest": digest, "seed": seed}
     (arguments.out / "build.json").write_text(json.dumps(about) + "\n")
     size = sum(file.stat().st_size for file in arguments.out.iterdir())
     with tarfile.open(arguments.archive, "w:xz", preset=3) as tar:
