@@ -173,6 +173,7 @@ class ClangCompiler:
             f"--offload-arch={target.code_arch}",
             "--cuda-device-only",
             "--no-gpu-bundle-output",  # a bare ELF, not an offload bundle
+            "-fuse-cuid=none",  # no symbol named after a hash of the working directory
             "-nogpuinc",
             "-nogpulib",
             *_COMMON_FLAGS,

@@ -26,7 +26,7 @@ constexpr int wave_size = 64;
 #elif defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
 constexpr int wave_size = 32;
 #else
-#    error "portagemm/vendor.hpp: this AMD target's wave size is not known"
+#error "portagemm/vendor.hpp: this AMD target's wave size is not known"
 #endif
 
 namespace detail {

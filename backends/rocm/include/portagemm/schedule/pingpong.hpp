@@ -10,7 +10,7 @@ namespace pg {
 
 template <int Threads, int MinBlocks = 1>
 struct pingpong {
-    static constexpr i32 stages = 2, cluster = 1, threads = Threads, min_blocks = MinBlocks;
+    static constexpr i32 stages = 2, cluster = 1, split = 1, threads = Threads, min_blocks = MinBlocks;
     static constexpr scope readers = scope::block;
     struct sync {};  // needs no barrier objects
 
