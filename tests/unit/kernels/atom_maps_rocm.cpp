@@ -1,0 +1,40 @@
+// Prints the maps of every gfx90a atom and instruction as the headers have them, one element a line:
+//   name operand lane index row col
+// The host's vendor folder is enough: maps are constexpr, no instruction is needed.
+#include <cstdio>
+
+#include <portagemm/arch/gfx90a.hpp>
+
+using namespace pg;
+using namespace pg::arch;
+
+template <class Atom>
+void print(const char* name) {
+    std::printf("%s shape %d %d %d %d\n", name, Atom::m, Atom::n, Atom::k, Atom::lanes);
+    for (i32 lane = 0; lane < Atom::lanes; lane++) {
+        for (i32 i = 0; i < Atom::a_size; i++) {
+            std::printf("%s a %d %d %d %d\n", name, lane, i, Atom::a(lane, i).row, Atom::a(lane, i).col);
+        }
+        for (i32 i = 0; i < Atom::b_size; i++) {
+            std::printf("%s b %d %d %d %d\n", name, lane, i, Atom::b(lane, i).row, Atom::b(lane, i).col);
+        }
+        for (i32 i = 0; i < Atom::c_size; i++) {
+            std::printf("%s c %d %d %d %d\n", name, lane, i, Atom::c(lane, i).row, Atom::c(lane, i).col);
+        }
+    }
+}
+
+int main() {
+    print<mfma<f32_32x32x8_f16, 1>>("v_mfma_f32_32x32x8f16");
+    print<mfma<f32_16x16x16_f16, 1>>("v_mfma_f32_16x16x16f16");
+    print<mfma<f32_32x32x8_bf16, 1>>("v_mfma_f32_32x32x8bf16_1k");
+    print<mfma<f32_16x16x16_bf16, 1>>("v_mfma_f32_16x16x16bf16_1k");
+    print<mfma<f32_32x32x2_f32, 1>>("v_mfma_f32_32x32x2f32");
+    print<mfma<f32_16x16x4_f32, 1>>("v_mfma_f32_16x16x4f32");
+    print<mfma_32x32x8<fp16>>("mfma_32x32x8-fp16");
+    print<mfma_16x16x16<fp16>>("mfma_16x16x16-fp16");
+    print<mfma_32x32x8<bf16>>("mfma_32x32x8-bf16");
+    print<mfma_16x16x16<bf16>>("mfma_16x16x16-bf16");
+    print<mfma_32x32x2_f32>("mfma_32x32x2_f32-fp32");
+    print<mfma_16x16x4_f32>("mfma_16x16x4_f32-fp32");
+}
