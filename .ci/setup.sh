@@ -120,9 +120,8 @@ setup_venv() {
             "$python" -m venv $flags "$venv" || die "could not make a virtual environment: is python3-venv installed?"
         fi
     fi
-    base=""
+    base="${constraints:+-c $constraints}"
     if ! torch_suits "$PY" "$gpu"; then
-        [ -z "$constraints" ] || base="-c $constraints"
         install_torch "$PY" "$gpu" $base || die "could not install torch; set PORTAGEMM_TORCH_INDEX or install it yourself"
         torch_suits "$PY" "$gpu" || say "this torch sees no GPU although the machine has one ($gpu): the cpu backend will be used"
     fi
@@ -134,9 +133,10 @@ print("rocm" if v.hip else "cuda" + v.cuda.split(".")[0] if v.cuda else "")')
     case "$vendor,$wanted" in ,*compile*) vendor=cuda13 ;; esac
     wanted=$(printf '%s\n' "$wanted" ${vendor:+"$vendor"} | tr , '\n' | sort -u | paste -sd, -)
     # The torch that is there stays: pip may not exchange it for another build on the way.
-    "$PY" -W ignore -c 'import torch; print("torch==" + torch.__version__)' >"$venv/torch-pin.txt"
+    "$PY" -W ignore -c 'import torch; print("torch==" + torch.__version__)' >"$venv/constraints.txt"
+    [ -z "$constraints" ] || grep -v '^torch==' "$constraints" >>"$venv/constraints.txt"
     say "installing portagemm[$wanted]"
-    "$PY" -m pip install -qq -c "$venv/torch-pin.txt" $base -e ".[$wanted]"
+    "$PY" -m pip install -qq -c "$venv/constraints.txt" -e ".[$wanted]"
     echo "$stamp $wanted" >"$venv/portagemm-setup"
 }
 
