@@ -221,9 +221,9 @@ def _check_tile(where: str, profile: ArchProfile, tile: TileConfig) -> None:
             f"{where}.waves: given {list(tile.waves)} ({lanes} threads); "
             f"allowed: at most {profile.limits.threads_per_block} threads"
         )
-    if tile.cluster > max(profile.limits.cluster, 1):
+    if tile.cluster * tile.split > max(profile.limits.cluster, 1):
         raise ProfileError(
-            f"{where}.cluster: given {tile.cluster}; "
+            f"{where}.cluster: given {tile.cluster} (times split, {tile.split}); "
             f"allowed: at most {profile.limits.cluster} on {profile.arch}"
         )
 
@@ -253,6 +253,9 @@ def _construct(file: Path, data: dict[str, Any]) -> ArchProfile:
                     tuple(tile["waves"]),
                     tile["stages"],
                     tile.get("cluster", 1),
+                    tile.get("split", 1),
+                    tile.get("resident", 1),
+                    tile.get("swap", False),
                 )
                 for tile in tiles
             )

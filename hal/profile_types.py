@@ -86,6 +86,8 @@ class TileConfig:
         block: (m, n, k) of a block's tile, k of one stage.
         waves: computing waves along m and n (warpgroups for a warpgroup-wide atom).
         stages: buffers in shared memory. cluster: blocks along m that share B.
+        split: blocks of a cluster that share one tile's K. resident: blocks a unit should hold at once.
+        swap: the tile is of the exchanged problem, D^T = B A^T: for few rows of A.
     """
 
     atom: str
@@ -93,6 +95,9 @@ class TileConfig:
     waves: tuple[int, int]
     stages: int
     cluster: int = 1
+    split: int = 1
+    resident: int = 1
+    swap: bool = False
 
 
 @dataclass(frozen=True)

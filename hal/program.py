@@ -35,12 +35,15 @@ class LaunchConfig:
     Attributes:
         grid: blocks. block: threads of a block. cluster: blocks of a cluster (1: none).
         shared_bytes: dynamic shared memory of a block, in bytes.
+        programmatic: the kernel may start before the one ahead of it in the stream has ended; it waits by
+            itself for what that one writes. Only for kernels that do.
     """
 
     grid: int
     block: int
     cluster: int = 1
     shared_bytes: int = 0
+    programmatic: bool = False
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ class KernelConfig:
     Attributes:
         schedule: name of the main loop. tile: block, waves, stages, cluster and atom.
         a, b: the operands. d: dtype of the output. d_vector: elements of D written together.
-        store: "staged", "tensor" or "direct". columns: width of a staged strip, in elements.
+        store: "staged", "tensor", "split" or "direct". columns: width of a staged strip, in elements.
+        along: "n" or "m": how D's elements of a vector follow each other.
         c, bias: dtypes, or None where the epilogue reads none. activation: one of problem.ACTIVATIONS.
     """
 
@@ -56,6 +57,7 @@ class KernelConfig:
     d_vector: int
     store: str
     columns: int = 0
+    along: str = "n"
     c: str | None = None
     bias: str | None = None
     activation: str = "none"
@@ -77,6 +79,12 @@ class KernelConfig:
             f"c{t.cluster}",
             f"{self.store}{self.d_vector}",
         ]
+        if t.split > 1:
+            parts.append(f"split{t.split}")
+        if t.resident > 1:
+            parts.append(f"r{t.resident}")
+        if self.along != "n":
+            parts.append("along_m")
         if self.activation != "none":
             parts.append(self.activation)
         if self.c is not None:
@@ -216,19 +224,19 @@ COPIES: dict[str, CopyPart] = {
 
 @dataclass(frozen=True)
 class SchedulePart:
-    """A main loop in device code, formatted with stages, threads, consumers, cluster, min_blocks.
+    """A main loop in device code, formatted with stages, threads, consumers, cluster, split, resident, min_blocks.
 
     Attributes:
         copies: copies it can drive, best first.
-        loader_threads: threads besides those that compute.
-        barrier_bytes: shared memory of its barriers, a stage.
+        loader: whether threads besides those that compute load: a wave, or a warpgroup where registers move.
+        barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
     """
 
     header: str
     cpp: str
     copies: tuple[str, ...]
-    loader_threads: int = 0
+    loader: bool = False
     barrier_bytes: int = 0
     persistent: bool = False
 
@@ -245,9 +253,9 @@ SCHEDULES: dict[str, SchedulePart] = {
     "pingpong": SchedulePart("portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}, 1>", ("vgpr",)),
     "warp_specialized": SchedulePart(
         "portagemm/schedule/warp_specialized.hpp",
-        "pg::warp_specialized<{stages}, {consumers}, {cluster}>",
+        "pg::warp_specialized<{stages}, {consumers}, {cluster}, {split}, {resident}>",
         ("tensor",),
-        loader_threads=128,
+        loader=True,
         barrier_bytes=16,
         persistent=True,
     ),
@@ -264,7 +272,11 @@ def compute_threads(tile: TileConfig, wave_size: int) -> int:
 
 def block_threads(config: KernelConfig, wave_size: int) -> int:
     """Threads of a block."""
-    return compute_threads(config.tile, wave_size) + SCHEDULES[config.schedule].loader_threads
+    tile, threads = config.tile, compute_threads(config.tile, wave_size)
+    if SCHEDULES[config.schedule].loader:
+        group = ATOMS[tile.atom].lanes or wave_size
+        threads += group if tile.resident == 1 and threads > group else wave_size
+    return threads
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -287,11 +299,21 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
         strips = waves * part.m(wave_size, wave_n) * (config.columns + 8) * 4
     elif config.store == "tensor":
         strips = _round_up(waves * 2 * 64 * config.columns * BY_NAME[config.d].bytes, _STAGE_ALIGN)
+    elif config.store == "split":
+        strips = block_m * (block_n + 2) * 4
     else:
         strips = 1
-    barriers = max(1, SCHEDULES[config.schedule].barrier_bytes * tile.stages)
+    barriers = max(1, SCHEDULES[config.schedule].barrier_bytes * (tile.stages + 1))
     return _round_up(stages + _round_up(strips, 16) + _round_up(barriers, 16), _STAGE_ALIGN)
 
+
+#: Ways from accumulators to D, formatted with element, vector, columns, split, along.
+STORES: dict[str, str] = {
+    "direct": "pg::direct_store<{element}, {vector}>",
+    "staged": "pg::staged_store<{element}, {vector}, tile, {columns}, pg::along::{along}>",
+    "tensor": "pg::arch::tensor_store<{element}, tile, {columns}>",
+    "split": "pg::arch::split_store<{element}, {vector}, tile, {split}, pg::along::{along}>",
+}
 
 #: Threads a compute unit should hold: the compiler keeps registers low enough for that many.
 _RESIDENT_THREADS = 256
@@ -351,12 +373,13 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
             slices=operand.slices,
         )
 
-    if config.store == "tensor":
-        store = f"pg::arch::tensor_store<{_cpp(config.d)}, tile, {config.columns}>"
-    elif config.store == "staged":
-        store = f"pg::staged_store<{_cpp(config.d)}, {config.d_vector}, tile, {config.columns}>"
-    else:
-        store = f"pg::direct_store<{_cpp(config.d)}, {config.d_vector}>"
+    store = STORES[config.store].format(
+        element=_cpp(config.d),
+        vector=config.d_vector,
+        columns=config.columns,
+        split=tile.split,
+        along=config.along,
+    )
     headers = [schedule.header, part.header, COPIES[config.a.copy].header, COPIES[config.b.copy].header]
     tensor = config.a.copy == "tensor"
     return _TEMPLATE.format(
@@ -379,6 +402,8 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
             threads=threads,
             consumers=waves_m * waves_n,
             cluster=tile.cluster,
+            split=tile.split,
+            resident=tile.resident,
             min_blocks=max(1, _RESIDENT_THREADS // threads),
         ),
         stage_a=stage(part.stage_a, block_m, config.a),

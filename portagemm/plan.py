@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from portagemm.cost import estimate
+from portagemm.hal.board import Board, board_for
 from portagemm.hal.device import Device
 from portagemm.hal.dtypes import BY_NAME
 from portagemm.hal.errors import UnsupportedError
@@ -39,7 +41,7 @@ class GemmPlan:
         grid, block: blocks, and threads of a block. shared_bytes: dynamic shared memory of a block.
         tiles_m, tiles_n: tiles of one batch (along m of a whole cluster). tiles: of all batches.
         raster: rows of tiles that are walked together.
-        cost: the model's estimate, comparable only within one problem.
+        cost: the model's estimate in microseconds. limit: what the model says it is spent on (cost.py).
         reasons: why this plan, for `explain`.
     """
 
@@ -52,12 +54,18 @@ class GemmPlan:
     tiles: int
     raster: int
     cost: float
+    limit: str
     reasons: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def swap(self) -> bool:
+        """Whether the kernel computes the exchanged problem."""
+        return self.kernel.tile.swap
 
     @property
     def cluster(self) -> int:
         """Blocks of a cluster (1: none)."""
-        return self.kernel.tile.cluster
+        return self.kernel.tile.cluster * self.kernel.tile.split
 
     def explain(self) -> str:
         """One line: schedule, atom, tile, copies, store and grid."""
@@ -65,7 +73,8 @@ class GemmPlan:
         copies = f"A {k.a.copy}{k.a.width or ''} ({k.a.major}), B {k.b.copy}{k.b.width or ''} ({k.b.major})"
         return (
             f"{k.schedule}, {t.atom}, tile {'x'.join(map(str, t.block))}, waves {t.waves[0]}x{t.waves[1]}, "
-            f"{t.stages} stages, cluster {t.cluster}, {copies}, {k.store} store, grid {self.grid} x {self.block}, "
+            f"{t.stages} stages, cluster {t.cluster}{f', K split by {t.split}' if t.split > 1 else ''}"
+            f"{', operands swapped' if t.swap else ''}, {copies}, {k.store} store, grid {self.grid} x {self.block}, "
             f"{self.tiles} tiles, raster {self.raster}"
         )
 
@@ -108,6 +117,25 @@ def _tensor_obstacle(name: str, operand: Operand, contiguous: int, batch: tuple[
         if stride * size % 16 or stride < 0 or stride * size >= 1 << 40:
             return f"{name} has batches {stride * size} bytes apart; tensor copies need a multiple of 16"
     return None
+
+
+def exchanged(problem: GemmProblem) -> GemmProblem:
+    """The same numbers as D^T = B A^T: A and B change places, and so do rows and columns of C, D and the bias."""
+
+    def turned(o: Operand) -> Operand:
+        return replace(o, strides=(o.strides[1], o.strides[0]))
+
+    return replace(
+        problem,
+        m=problem.n,
+        n=problem.m,
+        a=problem.b,
+        b=problem.a,
+        d=turned(problem.d),
+        c=turned(problem.c) if problem.c else None,
+        bias=turned(problem.bias) if problem.bias else None,
+        swapped=not problem.swapped,
+    )
 
 
 # --- candidates ----------------------------------------------------------------------------------------
@@ -179,10 +207,15 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
     if a.copy == "tensor" and not (problem.m and problem.n and problem.k):
         raise _Rejected("a descriptor cannot have an extent of 0")
     d = problem.d
-    vector = access_bytes(d, 1) // d.dtype.bytes if d.strides[1] == 1 else 1
+    along = "m" if d.strides[1] != 1 and d.strides[0] == 1 else "n"
+    contiguous = 0 if along == "m" else 1
+    vector = access_bytes(d, contiguous) // d.dtype.bytes if d.strides[contiguous] == 1 else 1
     columns = 0
     if tile.atom == "host_panel":
-        store = "direct"
+        store, along, vector = "direct", "n", vector if along == "n" else 1
+    elif tile.split > 1:
+        store = "split"
+        vector = min(vector, block_m // tile.split if along == "m" else block_n)
     elif (
         a.copy == "tensor"
         and problem.c is None
@@ -192,7 +225,7 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         store, columns = "tensor", _strip_columns(tile, profile.wave_size, 64)
     else:
         store, columns = "staged", _strip_columns(tile, profile.wave_size, 32)
-        vector = min(vector, columns)
+        vector = min(vector, columns) if along == "n" else vector
     return KernelConfig(
         schedule=schedule,
         tile=tile,
@@ -202,13 +235,16 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         d_vector=vector if store != "tensor" else 0,
         store=store,
         columns=columns,
+        along=along,
         c=problem.c.dtype.name if problem.c else None,
         bias=problem.bias.dtype.name if problem.bias else None,
         activation=problem.activation,
     )
 
 
-def _launchable(problem: GemmProblem, profile: ArchProfile, device: Device, kernel: KernelConfig) -> GemmPlan:
+def _launchable(
+    problem: GemmProblem, profile: ArchProfile, device: Device, board: Board, kernel: KernelConfig
+) -> GemmPlan:
     tile, schedule = kernel.tile, SCHEDULES[kernel.schedule]
     limits = profile.limits_for(device)
     threads = block_threads(kernel, profile.wave_size)
@@ -219,8 +255,8 @@ def _launchable(problem: GemmProblem, profile: ArchProfile, device: Device, kern
         raise _Rejected(
             f"needs {shared} bytes of shared memory a block, the device has {limits.shared_bytes_per_block}"
         )
-    if tile.cluster > limits.cluster:
-        raise _Rejected(f"needs clusters of {tile.cluster}, the device has {limits.cluster}")
+    if tile.cluster * tile.split > limits.cluster:
+        raise _Rejected(f"needs clusters of {tile.cluster * tile.split}, the device has {limits.cluster}")
     block_m, block_n, _ = tile.block
     tiles_m = -(-problem.m // (block_m * tile.cluster))
     tiles_n = -(-problem.n // block_n)
@@ -231,15 +267,18 @@ def _launchable(problem: GemmProblem, profile: ArchProfile, device: Device, kern
         raise _Rejected(f"{tiles_m} x {tiles_n} tiles of one batch do not fit 32 bits")
     tiles = tiles_m * tiles_n * batches
     units = max(1, device.compute_units // tile.cluster)
-    one_wave = schedule.persistent or device.backend == "cpu"
+    one_wave = (schedule.persistent and tile.split == 1 and tile.resident == 1) or device.backend == "cpu"
     grid = tiles
     if one_wave and tiles:
         # The fewest units that need no more rounds: idle units leave power to the busy ones.
         grid = -(-tiles // -(-tiles // units))
-    grid *= tile.cluster
-    grid = max(tile.cluster, min(grid, limits.grid // tile.cluster * tile.cluster))
+    blocks = tile.cluster * tile.split
+    if tile.split > 1 and tiles > limits.grid // blocks:
+        raise _Rejected(f"{tiles} tiles whose K is split need a grid beyond {limits.grid}")
+    grid = max(blocks, min(grid * blocks, limits.grid // blocks * blocks))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
+    expected = estimate(problem, tile, tiles, one_wave, board)
     return GemmPlan(
         kernel=kernel,
         grid=grid,
@@ -249,7 +288,8 @@ def _launchable(problem: GemmProblem, profile: ArchProfile, device: Device, kern
         tiles_n=tiles_n,
         tiles=tiles,
         raster=_raster(tile),
-        cost=_cost(tile, tiles, units),
+        cost=expected.seconds * 1e6,
+        limit=expected.limit,
     )
 
 
@@ -259,20 +299,6 @@ _RASTER_ROWS = 2048
 
 def _raster(tile: TileConfig) -> int:
     return max(1, _RASTER_ROWS // (tile.block[0] * tile.cluster))
-
-
-def _cost(tile: TileConfig, tiles: int, units: int) -> float:
-    """Rounds of tiles times the time of one: its products, and its operands' way through shared memory.
-
-    A step of K of an m x n tile is m * n products and m + n elements of traffic; _TRAFFIC says how many products
-    one such element costs.
-    """
-    block_m, block_n, _ = tile.block
-    rounds = -(-tiles // units)
-    return rounds * (block_m * block_n + _TRAFFIC * (block_m + block_n))
-
-
-_TRAFFIC = 24
 
 
 def _tiles(profile: ArchProfile) -> Iterator[tuple[str, TileConfig]]:
@@ -286,10 +312,14 @@ def _considered(
 ) -> tuple[list[GemmPlan], list[tuple[str, str]]]:
     plans: list[GemmPlan] = []
     rejected: list[tuple[str, str]] = []
+    board = board_for(device, profile)
     for schedule, tile in _tiles(profile):
         try:
-            kernel = _kernel(problem, profile, schedule, tile)
-            plans.append(_launchable(problem, profile, device, kernel))
+            faced = exchanged(problem) if tile.swap else problem
+            if tile.swap and faced.n > tile.block[1]:
+                raise _Rejected(f"swaps operands for up to {tile.block[1]} rows, there are {faced.n}")
+            kernel = _kernel(faced, profile, schedule, tile)
+            plans.append(_launchable(faced, profile, device, board, kernel))
         except _Rejected as reason:
             name = f"{schedule} {tile.atom} {'x'.join(map(str, tile.block))}"
             rejected.append((name, str(reason)))
@@ -329,7 +359,7 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device) -> GemmPlan
     reasons += [f"not {name}: {why}" for name, why in rejected if name.split()[0] in skipped]
     reasons.append(
         f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {len(same)} by the model "
-        f"({best.tiles} tiles on {device.compute_units} units)"
+        f"({best.tiles} tiles on {device.compute_units} units, {best.cost:.1f} us expected, limit: {best.limit})"
     )
     return GemmPlan(**{**best.__dict__, "reasons": tuple(reasons)})
 
@@ -340,7 +370,11 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device) -> GemmPlan
 def launch_config(chosen: GemmPlan) -> LaunchConfig:
     """Launch geometry of a plan."""
     return LaunchConfig(
-        grid=chosen.grid, block=chosen.block, cluster=chosen.cluster, shared_bytes=chosen.shared_bytes
+        grid=chosen.grid,
+        block=chosen.block,
+        cluster=chosen.cluster,
+        shared_bytes=chosen.shared_bytes,
+        programmatic=chosen.kernel.a.copy == "tensor",
     )
 
 
@@ -359,7 +393,9 @@ _TENSOR_STORE_ROWS = 16
 
 
 def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
-    """The kernel's argument: all of gemm_args but addresses, alpha and beta."""
+    """The kernel's argument: all of gemm_args but addresses, alpha and beta. Pointers come as a, b, c, d, bias."""
+    if chosen.swap:
+        problem = exchanged(problem)
     # Kernels decompose a batch index from the innermost extent on; unused extents stand in front.
     pad = MAX_BATCH_DIMS - len(problem.batch)
 
@@ -389,12 +425,17 @@ def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
     if chosen.kernel.a.copy == "tensor":
         block += bytes(_TENSOR_ARGS_BYTES - len(block))
         maps, batched = _tensor_maps(problem, chosen.kernel)
-        struct.pack_into("<2i", block, _MAPS_OFFSET + 3 * _MAP_BYTES, *batched)
+        constant = (problem.constant_b and chosen.swap, problem.constant_b and not chosen.swap)
+        struct.pack_into("<4i", block, _MAPS_OFFSET + 3 * _MAP_BYTES, *batched, *constant)
     else:
         block += bytes(_EMPTY_COPIES_BYTES)
+    offsets = [i * _OPERAND.size for i in range(_OPERANDS)]
+    if chosen.swap:
+        offsets[0], offsets[1] = offsets[1], offsets[0]
+        maps = tuple(replace(t, operand=1 - t.operand) if t.operand < 2 else t for t in maps)
     return ArgumentBlock(
         template=bytes(block),
-        pointer_offsets=tuple(i * _OPERAND.size for i in range(_OPERANDS)),
+        pointer_offsets=tuple(offsets),
         scalar_offsets=(_SCALARS, _SCALARS + 4),
         tensor_maps=maps,
     )

@@ -55,6 +55,7 @@ class GemmProblem:
         activation: one of ACTIVATIONS.
         precision: for fp32 operands "ieee" (FP32 FMA) or "tf32"; "ieee" for 16-bit operands.
         swapped: A and B were exchanged so that D is addressed row by row (a column-major `out`).
+        constant_b: the caller says that no kernel in flight writes B, so that it may be read early.
     """
 
     m: int
@@ -69,6 +70,7 @@ class GemmProblem:
     activation: str = "none"
     precision: str = "ieee"
     swapped: bool = field(default=False)
+    constant_b: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ device or none is current, the device's primary context, which is torch's, is ma
 
 from __future__ import annotations
 
+import array
 import ctypes
 import os
 import threading
@@ -213,10 +214,20 @@ def _stream_getter() -> Callable[[int], int]:
     return lambda index: torch.cuda.current_stream(index).cuda_stream
 
 
+def _attributes(config: LaunchConfig) -> list[tuple[int, ...]]:
+    """CUlaunchAttributes as 32-bit words: the id, 4 bytes of padding, the value."""
+    attributes: list[tuple[int, ...]] = []
+    if config.cluster > 1:
+        attributes.append((libcuda.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, 0, config.cluster, 1, 1))
+    if config.programmatic:
+        attributes.append((libcuda.LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, 0, 1))
+    return attributes
+
+
 class _Slot:
     """The memory of one launch in flight on the host: argument block, launch configuration, parameters.
 
-    All in one allocation: [argument block | pointer to it | CUlaunchConfig | CUlaunchAttribute]. The driver
+    All in one allocation: [argument block | pointer to it | CUlaunchConfig | CUlaunchAttribute ...]. The driver
     copies it before the launch call returns.
     """
 
@@ -227,7 +238,10 @@ class _Slot:
 
     def __init__(self, config: LaunchConfig, arguments: ArgumentBlock) -> None:
         size = -(-len(arguments.template) // _ALIGN) * _ALIGN
-        self.memory = ctypes.create_string_buffer(_ALIGN + size + 8 + _CONFIG_BYTES + _ATTRIBUTE_BYTES)
+        attributes = _attributes(config)
+        self.memory = ctypes.create_string_buffer(
+            _ALIGN + size + 8 + _CONFIG_BYTES + len(attributes) * _ATTRIBUTE_BYTES
+        )
         base = ctypes.addressof(self.memory)
         start = -base % _ALIGN
         params = start + size
@@ -247,12 +261,12 @@ class _Slot:
         numbers = view[launch:attribute].cast("I")
         for number, value in enumerate((config.grid, 1, 1, config.block, 1, 1, config.shared_bytes)):
             numbers[number] = value
-        if config.cluster > 1:
+        if attributes:
             self.config_words[5] = base + attribute
-            numbers[12] = 1
-            entry = view[attribute : attribute + _ATTRIBUTE_BYTES].cast("I")
-            entry[0] = libcuda.LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-            entry[2], entry[3], entry[4] = config.cluster, 1, 1
+            numbers[12] = len(attributes)
+        for number, values in enumerate(attributes):
+            at = attribute + number * _ATTRIBUTE_BYTES
+            view[at : at + 4 * len(values)].cast("I")[:] = array.array("I", values)
         # Where the driver writes the current device.
         self.device = ctypes.c_int(-1)
         self.device_ref = ctypes.byref(self.device)

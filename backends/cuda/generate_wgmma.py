@@ -18,7 +18,7 @@ namespace pg::arch {
 
 template <int N>
 struct wgmma_instruction {
-    static_assert(unsupported<wgmma_instruction<N>>, "wgmma has N = 16, 32, ... 256 here");
+    static_assert(unsupported<wgmma_instruction<N>>, "wgmma has N = 8, 16, 32, ... 256 here");
 };
 
 #define PG_WGMMA(N, REGISTERS, A, B, SCALE, TA, TB, ...)                                                             \\
@@ -48,7 +48,7 @@ struct wgmma_instruction {
 def text() -> str:
     """The whole header."""
     parts = [HEADER, "// clang-format off\n"]
-    for n in range(16, 257, 16):
+    for n in (8, *range(16, 257, 16)):
         count = n // 2
         registers = ",".join(f"%{i}" for i in range(count))
         operands = ", ".join(f"PG_D4({i})" for i in range(0, count, 4))

@@ -96,9 +96,16 @@ struct tile_steps {
     // Start copying step kt of K into a stage.
     template <class Token>
     PG_DEVICE void fetch(i32 s, i32 kt, Token token) {
-        const i32 k = k_begin + kt * block_k;
-        copy_a::fetch(registers_a, source_a, shared.a[s].data, k, thread, token);
-        copy_b::fetch(registers_b, source_b, shared.b[s].data, k, thread, token);
+        fetch_a(s, kt, token);
+        fetch_b(s, kt, token);
+    }
+    template <class Token>
+    PG_DEVICE void fetch_a(i32 s, i32 kt, Token token) {
+        copy_a::fetch(registers_a, source_a, shared.a[s].data, k_begin + kt * block_k, thread, token);
+    }
+    template <class Token>
+    PG_DEVICE void fetch_b(i32 s, i32 kt, Token token) {
+        copy_b::fetch(registers_b, source_b, shared.b[s].data, k_begin + kt * block_k, thread, token);
     }
 
     // Finish copies that go through registers; nothing for asynchronous ones.
@@ -151,7 +158,7 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
 
     schedule::run(shared.sync, [&](auto& role) {
         using role_type = typename vendor::remove_reference<decltype(role)>::type;
-        tile_scheduler<typename Config::tile, schedule::cluster> tiles(args.params);
+        tile_scheduler<typename Config::tile, schedule::cluster, schedule::split> tiles(args.params);
         tile_steps<Config, role_type> tile(args, shared, role.thread);
         work w;
         while (tiles.pop(w)) {

@@ -13,14 +13,15 @@ struct work {
 
 // Tiles are dealt to blocks (to clusters) round-robin, so a grid of any size covers them: one block a tile, or a
 // persistent grid. Within a batch they are walked in bands of `raster` rows of tiles, column by column, so that the
-// blocks that run together share rows of A and columns of B in the last-level cache.
-template <class Tile, int Cluster>
+// blocks that run together share rows of A and columns of B in the last-level cache. The blocks of a cluster take
+// neighbouring tiles along M (Cluster > 1), or equal parts of K of one tile (Split > 1).
+template <class Tile, int Cluster, int Split>
 struct tile_scheduler {
     const gemm_params& p;
     i64 next, step;
 
     PG_DEVICE explicit tile_scheduler(const gemm_params& params)
-        : p(params), next(vendor::block() / Cluster), step(vendor::blocks() / Cluster) {}
+        : p(params), next(vendor::block() / (Cluster * Split)), step(vendor::blocks() / (Cluster * Split)) {}
 
     PG_DEVICE bool pop(work& w) {
         if (next >= p.tiles) return false;
@@ -34,10 +35,16 @@ struct tile_scheduler {
         const u32 band = tile / band_tiles, in_band = tile % band_tiles;
         const u32 height = min(u32(p.raster), u32(p.tiles_m) - band * u32(p.raster));
         const u32 tile_m = band * u32(p.raster) + in_band % height;
-        w.m = i32(tile_m) * (Tile::m * Cluster) + vendor::cluster_rank() * Tile::m;
+        w.m = i32(tile_m) * (Tile::m * Cluster);
+        if constexpr (Cluster > 1) w.m += vendor::cluster_rank() * Tile::m;
         w.n = i32(in_band / height) * Tile::n;
         w.k_begin = 0;
         w.k_end = p.k;
+        if constexpr (Split > 1) {
+            const i32 steps = ceil_div(ceil_div(p.k, Tile::k), Split);
+            w.k_begin = min(p.k, vendor::cluster_rank() * steps * Tile::k);
+            w.k_end = min(p.k, w.k_begin + steps * Tile::k);
+        }
         return true;
     }
 };

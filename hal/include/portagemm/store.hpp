@@ -4,21 +4,27 @@
 
 namespace pg {
 
+// Which way the elements of a vector of D follow each other: along n as a rule, along m where operands are swapped.
+enum class along { n, m };
+
 // Vector elements of D from (m, n) on, together where they all lie inside. Vector > 1 only where the planner knows that
-// D is contiguous along n and that address and strides are multiples of the vector.
-template <class ElementD, int Vector, class Epilogue>
+// D is contiguous that way and that address and strides are multiples of the vector.
+template <class ElementD, int Vector, along Along = along::n, class Epilogue>
 PG_DEVICE void store_vector(ElementD* d, const f32* value, const Epilogue& e, const gemm_params& p, i32 m, i32 n) {
+    constexpr i32 dm = Along == along::m ? 1 : 0, dn = 1 - dm;
     ElementD* to = d + i64(m) * p.d.row + i64(n) * p.d.col;
-    if (Vector > 1 && n + Vector <= p.n) {
+    const i32 inside = Along == along::m ? p.m - m : p.n - n;
+    if (Vector > 1 && Vector <= inside) {
         constexpr i32 width = Vector * i32(sizeof(ElementD));
         alignas(width) ElementD packed[Vector];
         PG_UNROLL
-        for (i32 v = 0; v < Vector; v++) packed[v] = from_f32<ElementD>(e.apply(value[v], m, n + v));
+        for (i32 v = 0; v < Vector; v++) packed[v] = from_f32<ElementD>(e.apply(value[v], m + v * dm, n + v * dn));
         *reinterpret_cast<bytes<width>*>(to) = *reinterpret_cast<const bytes<width>*>(packed);
     } else {
+        const i64 step = Along == along::m ? p.d.row : p.d.col;
         PG_UNROLL
         for (i32 v = 0; v < Vector; v++) {
-            if (n + v < p.n) to[i64(v) * p.d.col] = from_f32<ElementD>(e.apply(value[v], m, n + v));
+            if (v < inside) to[i64(v) * step] = from_f32<ElementD>(e.apply(value[v], m + v * dm, n + v * dn));
         }
     }
 }
@@ -61,14 +67,14 @@ struct direct_store {
 // Through shared memory, a strip of atom::m rows and Columns columns at a time: registers can only be addressed by
 // constants, so everything that depends on the lane's place happens after the strip, in a rolled loop with whole rows
 // side by side. That makes stores (and reads of C) coalesced, and the kernel a quarter of the size to compile.
-template <class ElementD, int Vector, class Tile, int Columns>
+template <class ElementD, int Vector, class Tile, int Columns, along Along = along::n>
 struct staged_store {
     using atom = typename Tile::atom;
     static constexpr i32 lanes = atom::lanes;
     static constexpr i32 pitch = Columns + 8;  // rows start 8 banks apart: pairs of columns of 4 rows hit all 32
     static constexpr i32 strips = Tile::wave_n / Columns;
     static constexpr i32 vectors = atom::m * Columns / Vector;
-    static_assert(strips * Columns == Tile::wave_n && Columns % Vector == 0);
+    static_assert(strips * Columns == Tile::wave_n && (Along == along::m ? atom::m : Columns) % Vector == 0);
     static_assert(Columns % atom::n == 0 || atom::n % Columns == 0);
     struct shared {
         alignas(16) f32 strip[Tile::waves_m * Tile::waves_n][atom::m * pitch];
@@ -95,8 +101,15 @@ struct staged_store {
                 const i32 m0 = w.m + origin.row + i * atom::m, n0 = w.n + origin.col + s * Columns;
                 PG_ROLLED
                 for (i32 v = lane; v < vectors; v += lanes) {
-                    const i32 row = v / (Columns / Vector), col = v % (Columns / Vector) * Vector;
-                    if (m0 + row < p.m && n0 + col < p.n) {
+                    const i32 row = Along == along::m ? v % (atom::m / Vector) * Vector : v / (Columns / Vector);
+                    const i32 col = Along == along::m ? v / (atom::m / Vector) : v % (Columns / Vector) * Vector;
+                    if (m0 + row >= p.m || n0 + col >= p.n) continue;
+                    if constexpr (Along == along::m) {
+                        f32 value[Vector];
+                        PG_UNROLL
+                        for (i32 x = 0; x < Vector; x++) value[x] = strip[(row + x) * pitch + col];
+                        store_vector<ElementD, Vector, Along>(d, value, e, p, m0 + row, n0 + col);
+                    } else {
                         store_vector<ElementD, Vector>(d, strip + row * pitch + col, e, p, m0 + row, n0 + col);
                     }
                 }

@@ -13,7 +13,7 @@ struct all_waves {
 
 template <int Threads>
 struct single_buffer {
-    static constexpr i32 stages = 1, cluster = 1, threads = Threads, min_blocks = 1;
+    static constexpr i32 stages = 1, cluster = 1, split = 1, threads = Threads, min_blocks = 1;
     static constexpr scope readers = scope::block;
     struct sync {};  // needs no barrier objects
 

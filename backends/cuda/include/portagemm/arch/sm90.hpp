@@ -31,6 +31,9 @@ struct transaction_barrier {
             "r"(phase)
             : "memory");
     }
+    PG_DEVICE void arrive() {
+        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(vendor::shared_address(&state)) : "memory");
+    }
     // NOTE: the default scope (CTA) on purpose. It only frees a buffer whose reads have retired; with
     // .release.cluster ptxas puts a MEMBAR into every step of K, at a cost of 15 % (docs/performance.md).
     PG_DEVICE void arrive_at(i32 rank) {
@@ -47,6 +50,13 @@ PG_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.
 PG_DEVICE void cluster_barrier() {
     asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }
+
+// Programmatic dependent launch. Both do nothing in a kernel that was launched without it.
+// From here on the next kernel of the stream may start; it waits below for all that this one writes.
+PG_DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// Until the kernel before has ended and its writes are seen: nothing it may have written is read earlier, and nothing
+// it may read is overwritten earlier.
+PG_DEVICE void wait_for_prior_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 template <int Registers>
 PG_DEVICE void give_registers() {
@@ -100,7 +110,8 @@ template <class T, int N, major MajorA, major MajorB>
 struct wgmma_atom : wgmma<T, N> {
     PG_DEVICE static void mma(f32 (&acc)[N / 2], const typename wgmma<T, N>::a_fragment& a,
                               const typename wgmma<T, N>::b_fragment& b) {
-        wgmma_instruction<N>::template issue<T, MajorA == major::mn, MajorB == major::mn>(acc, a.descriptor, b.descriptor);
+        wgmma_instruction<N>::template issue<T, MajorA == major::mn, MajorB == major::mn>(acc, a.descriptor,
+                                                                                          b.descriptor);
     }
 };
 
@@ -129,10 +140,12 @@ struct alignas(64) tensor_map {
     u64 opaque[16];
 };
 
-// Descriptors of the operands, and whether each has a batch dimension (a broadcast operand has not).
+// Descriptors of the operands, whether each has a batch dimension (a broadcast operand has not), and whether the caller
+// says that no kernel in flight writes it.
 struct tensor_copy_args {
     tensor_map a, b, d;
     i32 a_batched, b_batched;
+    i32 a_constant, b_constant;
 };
 
 // What a copy needs from its schedule: the barrier on which its bytes count, and where its cluster stands.
@@ -155,8 +168,7 @@ struct tensor_copy {
     // A slice is a range of rows of the stage (K-major) or of its panels (MN-major).
     static constexpr i32 boxes = Stage::panels / (k_major ? 1 : Slices);
     static constexpr i32 slice_rows = k_major ? Stage::mn / Slices : Stage::mn / Slices;
-    static_assert(k_major ? slice_rows % 8 == 0 && slice_rows * Slices == Stage::mn
-                          : boxes * Slices == Stage::panels,
+    static_assert(k_major ? slice_rows % 8 == 0 && slice_rows * Slices == Stage::mn : boxes * Slices == Stage::panels,
                   "a multicast slice is whole swizzle periods");
     struct registers {};
 
@@ -173,8 +185,8 @@ struct tensor_copy {
         for (i32 box = 0; box < boxes; box++) {
             if constexpr (k_major) {
                 const i32 row = slice * slice_rows;
-                load(s, token, stage + box * Stage::panel_stride + row * Stage::panel_bytes, k + box * Stage::panel_cols,
-                     s.mn + row);
+                load(s, token, stage + box * Stage::panel_stride + row * Stage::panel_bytes,
+                     k + box * Stage::panel_cols, s.mn + row);
             } else {
                 const i32 panel = slice * boxes + box;
                 load(s, token, stage + panel * Stage::panel_stride, s.mn + panel * Stage::panel_cols, k);
@@ -222,8 +234,8 @@ struct tensor_store {
     PG_HD static constexpr i32 swizzle(i32 offset) { return offset ^ ((offset >> 3) & (row_bytes - 16)); }
 
     template <class Epilogue, class Args, class Role>
-    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args,
-                                shared& memory, const work& w, const Role& role) {
+    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args, shared& memory,
+                                const work& w, const Role& role) {
         const gemm_params& p = args.params;
         const i32 wave = role.thread / 128, lane = role.thread % 128, warp = role.thread / 32;
         const coord origin = Tile::wave_origin(wave);
@@ -251,8 +263,8 @@ struct tensor_store {
                     // stmatrix: matrix j is (rows 8 * (j % 2), columns 8 * (j / 2)) of 16 x 16.
                     const i32 j = lane % 32 / 8, row = j % 2 * 8 + lane % 8;
                     const u32 to = vendor::shared_address(strip) + swizzle(row * row_bytes + (q * 2 + j / 2) * 16);
-                    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(r[0]),
-                                 "r"(r[1]), "r"(r[2]), "r"(r[3])
+                    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                                  : "memory");
                 }
                 // Ordinary writes become visible to the copy engine, then all lanes have written.
@@ -284,6 +296,79 @@ struct tensor_store {
         } else {
             return e.apply(acc, m, n);
         }
+    }
+};
+
+// Sums a tile whose K is split over the blocks of a cluster, then stores it. Each block owns an equal range of the
+// tile's rows; every block sends it its accumulators for them, into a slot of its own, and the owner adds the slots in
+// the blocks' order: the result does not depend on who is first. One tile a cluster.
+template <class ElementD, int Vector, class Tile, int Split, along Along>
+struct split_store {
+    using atom = typename Tile::atom;
+    static constexpr i32 rows = Tile::m / Split;
+    static constexpr i32 pitch = Tile::n + 2;  // pairs stay aligned, rows start in other banks
+    static_assert(rows * Split == Tile::m && atom::c_run == 2 && Tile::waves_n == 1);
+    static_assert(Along == along::m ? rows % Vector == 0 : Tile::n % Vector == 0);
+    struct shared {
+        alignas(16) f32 slot[Split][rows * pitch];
+    };
+
+    template <class Role>
+    PG_DEVICE static void finish(const Role&) {}
+
+    template <class Epilogue, class Args, class Role>
+    PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args, shared& memory,
+                                const work& w, const Role& role) {
+        const gemm_params& p = args.params;
+        const i32 lane = role.thread % atom::lanes, rank = vendor::cluster_rank();
+        const coord origin = Tile::wave_origin(role.thread / atom::lanes);
+        auto& arrived = role.barriers.partials;
+        if (role.thread == 0) arrived.arrive_expecting(Split * rows * Tile::n * i32(sizeof(f32)));
+        PG_UNROLL
+        for (i32 i = 0; i < Tile::atoms_m; i++) {
+            PG_UNROLL
+            for (i32 half = 0; half < 2; half++) {  // a lane's registers lie in two rows, 8 apart
+                const i32 row = origin.row + i * atom::m + atom::c(lane, 2 * half).row;
+                const i32 owner = row / rows;
+                const u32 slot = at_rank(&memory.slot[rank][row % rows * pitch], owner);
+                const u32 barrier = at_rank(&arrived, owner);
+                PG_UNROLL
+                for (i32 r = 2 * half; r < atom::c_size; r += 4) {
+                    asm volatile(
+                        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+                            slot + u32(atom::c(lane, r).col * i32(sizeof(f32)))),
+                        "f"(acc.value[i][0][r]), "f"(acc.value[i][0][r + 1]), "r"(barrier)
+                        : "memory");
+                }
+            }
+        }
+        arrived.wait(0);
+        ElementD* d = output_of_batch<ElementD>(p, w.batch);
+        constexpr i32 vectors = rows * Tile::n / Vector;
+        PG_ROLLED
+        for (i32 v = role.thread; v < vectors; v += Tile::threads) {
+            const i32 row = Along == along::m ? v % (rows / Vector) * Vector : v / (Tile::n / Vector);
+            const i32 col = Along == along::m ? v / (rows / Vector) : v % (Tile::n / Vector) * Vector;
+            const i32 m = w.m + rank * rows + row, n = w.n + col;
+            if (m >= p.m || n >= p.n) continue;
+            f32 sum[Vector];
+            PG_UNROLL
+            for (i32 x = 0; x < Vector; x++) {
+                const i32 at = (row + (Along == along::m ? x : 0)) * pitch + col + (Along == along::m ? 0 : x);
+                sum[x] = memory.slot[0][at];
+                PG_UNROLL
+                for (i32 s = 1; s < Split; s++) sum[x] += memory.slot[s][at];
+            }
+            store_vector<ElementD, Vector, Along>(d, sum, e, p, m, n);
+        }
+    }
+
+  private:
+    // Address of a place of this block's shared memory in that of another block of the cluster.
+    PG_DEVICE static u32 at_rank(const void* place, i32 rank) {
+        u32 remote;
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(remote) : "r"(vendor::shared_address(place)), "r"(rank));
+        return remote;
     }
 };
 

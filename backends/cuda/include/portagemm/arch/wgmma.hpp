@@ -7,7 +7,7 @@ namespace pg::arch {
 
 template <int N>
 struct wgmma_instruction {
-    static_assert(unsupported<wgmma_instruction<N>>, "wgmma has N = 16, 32, ... 256 here");
+    static_assert(unsupported<wgmma_instruction<N>>, "wgmma has N = 8, 16, 32, ... 256 here");
 };
 
 #define PG_WGMMA(N, REGISTERS, A, B, SCALE, TA, TB, ...)                                                             \
@@ -32,6 +32,7 @@ struct wgmma_instruction {
 #define PG_D(i) "+f"(d[i])
 #define PG_D4(i) PG_D(i), PG_D(i + 1), PG_D(i + 2), PG_D(i + 3)
 // clang-format off
+PG_WGMMA(8, "%0,%1,%2,%3", "%4", "%5", "%6", "%7", "%8", PG_D4(0))
 PG_WGMMA(16, "%0,%1,%2,%3,%4,%5,%6,%7", "%8", "%9", "%10", "%11", "%12", PG_D4(0), PG_D4(4))
 PG_WGMMA(32, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15", "%16", "%17", "%18", "%19", "%20", PG_D4(0), PG_D4(4), PG_D4(8), PG_D4(12))
 PG_WGMMA(48, "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23", "%24", "%25", "%26", "%27", "%28", PG_D4(0), PG_D4(4), PG_D4(8), PG_D4(12), PG_D4(16), PG_D4(20))

@@ -8,7 +8,7 @@ namespace pg {
 template <int Stages, int Threads, int MinBlocks>
 struct multistage {
     static_assert(Stages >= 2);
-    static constexpr i32 stages = Stages, cluster = 1, threads = Threads, min_blocks = MinBlocks;
+    static constexpr i32 stages = Stages, cluster = 1, split = 1, threads = Threads, min_blocks = MinBlocks;
     static constexpr scope readers = scope::block;
     struct sync {};  // completion is counted in copy groups, which need no object
 

@@ -1,15 +1,20 @@
-// sm_90a: one thread feeds stages by tensor copies, two or three warpgroups multiply them. Neither ever waits for the
+// sm_90a: one thread feeds stages by tensor copies, up to three warpgroups multiply them. Neither ever waits for the
 // whole block: a stage's `full` barrier counts its bytes, its `empty` barrier its readers in the cluster.
 #pragma once
 #include <portagemm/arch/sm90.hpp>
 
 namespace pg {
 
-template <int Stages, int Consumers, int Cluster>
+// Cluster: blocks that work on neighbouring tiles along M and multicast B to each other. Split: blocks of a cluster that
+// share one tile's K; split_store sums them. Resident: blocks that an SM holds at once; with one block it has all
+// registers, which then move from the loader to the consumers.
+template <int Stages, int Consumers, int Cluster, int Split = 1, int Resident = 1>
 struct warp_specialized {
-    static_assert(Consumers >= 1 && Consumers <= 3);
-    static constexpr i32 stages = Stages, cluster = Cluster, min_blocks = 1;
-    static constexpr i32 threads = 128 * (Consumers + 1);
+    static_assert(Consumers >= 1 && Consumers <= 3 && (Cluster == 1 || Split == 1));
+    static constexpr i32 stages = Stages, cluster = Cluster, split = Split, min_blocks = Resident;
+    static constexpr i32 compute_threads = 128 * Consumers;
+    static constexpr bool moves_registers = Resident == 1 && Consumers > 1;
+    static constexpr i32 threads = compute_threads + (moves_registers ? 128 : 32);
     static constexpr scope readers = scope::pair;
     // Registers of a loader and of a consumer thread: multiples of 8 whose sum over the block fits the 64 K of an SM.
     static constexpr i32 loader_registers = Consumers == 3 ? 32 : 40;
@@ -17,6 +22,7 @@ struct warp_specialized {
 
     struct sync {
         arch::transaction_barrier full[Stages], empty[Stages];
+        arch::transaction_barrier partials;  // counts the bytes of the other blocks' sums (Split > 1)
     };
 
     // Place in the ring of stages. It runs on from tile to tile, so that the loader is ahead across tiles too.
@@ -36,16 +42,43 @@ struct warp_specialized {
         i32 thread;
         sync& barriers;
         ring at;
+        bool first = true;
 
         template <class Tile>
         PG_DEVICE void mainloop(Tile& tile, i32 k_tiles) {
             const i32 rank = vendor::cluster_rank();
-            for (i32 kt = 0; kt < k_tiles; kt++) {
+            i32 kt = 0;
+            if (first) {
+                first = false;
+                kt = start(tile, min(k_tiles, Stages), rank);
+            }
+            for (; kt < k_tiles; kt++) {
                 barriers.empty[at.stage].wait(at.phase ^ 1);
                 barriers.full[at.stage].arrive_expecting(Tile::stage_bytes);
                 tile.fetch(at.stage, kt, arch::copy_token{&barriers.full[at.stage], rank});
                 at.advance();
             }
+        }
+
+        // The first fill of the ring: nobody has to be waited for but the kernel before this one, and that not for
+        // operands which no kernel in flight writes.
+        template <class Tile>
+        PG_DEVICE i32 start(Tile& tile, i32 count, i32 rank) {
+            const bool early_a = tile.args.copies.a_constant, early_b = tile.args.copies.b_constant;
+            for (i32 s = 0; s < count; s++) {
+                const arch::copy_token token{&barriers.full[s], rank};
+                barriers.full[s].arrive_expecting(Tile::stage_bytes);
+                if (early_a) tile.fetch_a(s, s, token);
+                if (early_b) tile.fetch_b(s, s, token);
+            }
+            arch::wait_for_prior_kernel();
+            for (i32 s = 0; s < count; s++) {
+                const arch::copy_token token{&barriers.full[s], rank};
+                if (!early_a) tile.fetch_a(s, s, token);
+                if (!early_b) tile.fetch_b(s, s, token);
+                at.advance();
+            }
+            return count;
         }
     };
 
@@ -57,7 +90,11 @@ struct warp_specialized {
 
         // Every consumer tells every block of the cluster: each multicasts into all.
         PG_DEVICE void release(i32 stage) {
-            if (thread % 128 < Cluster) barriers.empty[stage].arrive_at(thread % 128);
+            if constexpr (Cluster > 1) {
+                if (thread % 128 < Cluster) barriers.empty[stage].arrive_at(thread % 128);
+            } else {
+                if (thread % 128 == 0) barriers.empty[stage].arrive();
+            }
         }
 
         template <class Tile>
@@ -79,7 +116,7 @@ struct warp_specialized {
     };
 
     PG_DEVICE static void meet() {
-        if constexpr (Cluster > 1) {
+        if constexpr (Cluster * Split > 1) {
             arch::cluster_barrier();
         } else {
             vendor::barrier(int(scope::block));
@@ -94,19 +131,22 @@ struct warp_specialized {
                 barriers.full[s].init(1);
                 barriers.empty[s].init(Consumers * Cluster);
             }
+            barriers.partials.init(1);
             arch::fence_barrier_init();
         }
+        arch::let_next_kernel_start();
         meet();
         // NOTE: each warpgroup's role is one branch of this if; otherwise ptxas ignores the register counts.
-        if (vendor::thread() < 128) {
-            if constexpr (Consumers > 1) arch::give_registers<loader_registers>();
-            if (vendor::thread() == 0) {
+        if (vendor::thread() >= compute_threads) {
+            if constexpr (moves_registers) arch::give_registers<loader_registers>();
+            if (vendor::thread() == compute_threads) {
                 loader role{0, barriers, {}};
                 body(role);
             }
         } else {
-            if constexpr (Consumers > 1) arch::take_registers<consumer_registers>();
-            consumer role{vendor::thread() - 128, barriers, {}};
+            if constexpr (moves_registers) arch::take_registers<consumer_registers>();
+            arch::wait_for_prior_kernel();  // before any write, and before exit where there is no work
+            consumer role{vendor::thread(), barriers, {}};
             body(role);
         }
         // A block must not leave while another of its cluster may still arrive at its barriers.

@@ -1,0 +1,81 @@
+"""What a plan should take, from the board's rates: an analytic estimate that needs no tuning.
+
+It ranks the tiles of one schedule and says what limits a problem; it does not predict times to the microsecond.
+The constants were fitted to measurements on one NVIDIA H200 (docs/performance.md) and are ratios where they can be,
+so that they carry over to other boards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from portagemm.hal.board import Board
+from portagemm.hal.profile import TileConfig
+from portagemm.problem import GemmProblem
+
+#: Share of the theoretical memory bandwidth that a kernel which only reads reaches.
+_MEMORY_EFFICIENCY = 0.9
+#: Share of the peak rate that a sustained main loop reaches (power lowers the clock).
+_MATRIX_EFFICIENCY = 0.75
+#: Bandwidth from the last-level cache into the units, as a multiple of the memory's.
+_FEED_RATIO = 4.0
+#: Seconds a block needs for 64 elements of K however small its tile: waiting, and matrix instructions in a row.
+_STEP = 0.28e-6
+#: Part of the feed's time that the matrix unit does not hide.
+_FEED_EXPOSED = 0.58
+#: Seconds: launch and first bytes; a round of blocks that start anew; handing partial sums round, a block.
+_LAUNCH, _ROUND, _HANDOVER = 3e-6, 1.5e-6, 1e-6
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a plan, and what they are spent on most: "memory", "matrix unit", "feed" or "launch"."""
+
+    seconds: float
+    limit: str
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def estimate(problem: GemmProblem, tile: TileConfig, tiles: int, persistent: bool, board: Board) -> Estimate:
+    """The time of `tiles` tiles (of all batches; along m of a whole cluster) of a problem on a board."""
+    block_m, block_n, block_k = tile.block
+    size = problem.a.dtype.bytes
+    units = max(1, board.compute_units)
+    blocks = max(1, tiles * tile.cluster * tile.split)
+    rounds = _ceil(blocks, units * tile.resident)
+    side_by_side = min(tile.resident, _ceil(blocks, units))
+    depth = _ceil(_ceil(problem.k, block_k), tile.split) * block_k  # of K, for one block
+
+    rate_key = "tf32" if problem.precision == "tf32" else problem.a.dtype.name
+    peak = board.peak_flops.get(rate_key) or max(board.peak_flops.values(), default=1e12)
+    memory_rate = (board.memory_bandwidth or 1e11) * _MEMORY_EFFICIENCY
+
+    matrix = depth * block_m * block_n * 2 / (peak / units * _MATRIX_EFFICIENCY)
+    feed_bytes = depth * (block_m + block_n) * size
+    feed_rate = memory_rate * _FEED_RATIO / units
+    feed = feed_bytes / feed_rate
+    unit = side_by_side * max(matrix + _FEED_EXPOSED * feed, feed)
+    one_block = max(unit, depth / 64 * _STEP)
+    overhead = 0.0 if persistent and tile.split == 1 else _ROUND * (1 if tile.resident > 1 else 2)
+    overhead += _HANDOVER * tile.split * (1 if tile.resident > 1 else 2) if tile.split > 1 else 0.0
+    compute = rounds * (one_block + overhead)
+
+    batches = 1
+    for extent in problem.batch:
+        batches *= extent
+    traffic = batches * (problem.m * problem.k + problem.n * problem.k) * size
+    traffic += batches * problem.m * problem.n * problem.d.dtype.bytes * (2 if problem.c else 1)
+    # Few blocks do not keep the memory busy.
+    memory = traffic / memory_rate / min(1.0, blocks / units) ** 0.5
+
+    seconds = _LAUNCH + max(compute, memory)
+    shares = {
+        "launch": _LAUNCH + rounds * overhead,
+        "memory": memory,
+        "matrix unit": rounds * side_by_side * matrix,
+        "feed": rounds * feed,
+    }
+    return Estimate(seconds, max(shares, key=lambda name: shares[name]))
