@@ -27,6 +27,10 @@ from portagemm.problem import ACTIVATIONS, GemmProblem, View, build
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
+#: Many rows, few, one: what stands for all shapes, since some tiles are for few rows only.
+SHAPES: tuple[tuple[int, int, int], ...] = ((4096, 4096, 4096), (16, 4096, 4096), (1, 4096, 4096))
+
+
 @dataclass(frozen=True)
 class Wanted:
     """The properties to build for; every combination is built.
@@ -43,7 +47,7 @@ class Wanted:
     layouts: Sequence[str] = LAYOUTS
     alignments: Sequence[int] = (16,)
     epilogues: Sequence[str] = ("none", "bias")
-    shapes: Sequence[tuple[int, int, int]] = ((4096, 4096, 4096),)
+    shapes: Sequence[tuple[int, int, int]] = SHAPES
     every_tile: bool = True
 
 
