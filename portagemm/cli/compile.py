@@ -60,7 +60,7 @@ def _shape(text: str) -> tuple[int, int, int]:
     help="none, or joined by +: c, bias, and one of relu, gelu, gelu_tanh, silu.",
 )
 @click.option(
-    "--shape", "shapes", multiple=True, type=_shape, metavar="MxNxK", help="With --best: shapes to plan for."
+    "--shape", "shapes", multiple=True, type=_shape, metavar="MxNxK", help="Default: many rows, few and one."
 )
 @click.option("--best", is_flag=True, help="Only the tile the plan takes for each shape, not all.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core.")
@@ -97,7 +97,7 @@ def command(
         layouts=layout or prebuild.LAYOUTS,
         alignments=tuple(int(a) for a in alignments),
         epilogues=epilogue,
-        shapes=shapes or ((4096, 4096, 4096),),
+        shapes=shapes or prebuild.SHAPES,
         every_tile=not best,
     )
     kernels = prebuild.sources(wanted, profile, device)
