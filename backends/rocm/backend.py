@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -23,6 +24,10 @@ class RocmBackend:
     """AMD GPUs (see portagemm.hal.registry.Backend)."""
 
     name = "rocm"
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._driver: Driver | None = None
 
     def unavailable_reason(self) -> str | None:
         """Why no kernel can run here, or None.
@@ -75,18 +80,16 @@ class RocmBackend:
         return compiler.compilers()
 
     def driver(self) -> Driver:
-        """The driver. Raises BackendUnavailableError with unavailable_reason()."""
-        return _driver()
+        """The driver, one for the process. Raises BackendUnavailableError with unavailable_reason()."""
+        with self._lock:
+            if self._driver is None:
+                reason = self.unavailable_reason()
+                if reason is not None:
+                    raise BackendUnavailableError("rocm", reason)
+                from .driver import RocmDriver
 
-
-@cache
-def _driver() -> Driver:
-    reason = BACKEND.unavailable_reason()
-    if reason is not None:
-        raise BackendUnavailableError("rocm", reason)
-    from .driver import RocmDriver
-
-    return RocmDriver()
+                self._driver = RocmDriver()
+            return self._driver
 
 
 _PROBE = """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -97,7 +98,8 @@ def explain(error: BaseException, library: str) -> str:
             f"(a runtime-only install has just {library}.N: link {library} to it)"
         )
     if "failed to dlsym" in text:
-        symbol = text.split("'")[1] if "'" in text else text
+        match = re.search(r"dlsym '(?:b')?(\w+)", text)
+        symbol = match[1] if match else text
         return (
             f"{library} has no {symbol}: hip-python is newer than this ROCm, install the release that matches"
         )
