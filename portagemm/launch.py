@@ -126,6 +126,16 @@ def planned(problem: GemmProblem, device: Device) -> GemmPlan:
     return planner.plan(problem, selection_of(device).profile, device)
 
 
+def rejected(problem: GemmProblem, device: Device) -> list[str]:
+    """One line for each tile of the profile that cannot compute the problem, with the reason."""
+    from portagemm import plan as planner
+
+    return [
+        f"not {name}: {why}"
+        for name, why in planner.rejections(problem, selection_of(device).profile, device)
+    ]
+
+
 # --- compiling -----------------------------------------------------------------------------------------
 
 
@@ -153,10 +163,7 @@ def code_of(source: KernelSource) -> CacheResult:
 
     def compile_it() -> ObjectCode:
         if compiler is None:
-            raise NoCompilerError(
-                f"kernel {source.symbol} for {source.target} is neither cached nor in a pack "
-                f"(PORTAGEMM_KERNEL_PATH), and no compiler can be used: {_obstacles(source.target.backend)}"
-            )
+            raise _nowhere(source)
         return compiler.compile(source.text, source.symbol, source.target, options)
 
     if compiler is None:
@@ -170,10 +177,14 @@ def usable_compiler(backend: str) -> Compiler | None:
     return next((c for c in registry.get(backend).compilers() if c.unavailable_reason() is None), None)
 
 
-def _obstacles(backend: str) -> str:
-    """Why nothing can compile here, compiler by compiler."""
-    compilers = registry.get(backend).compilers()
-    return "; ".join(f"{_name(c)}: {c.unavailable_reason()}" for c in compilers) or "there is none"
+def _nowhere(source: KernelSource) -> NoCompilerError:
+    """The error that says why nothing can compile here, compiler by compiler."""
+    compilers = registry.get(source.target.backend).compilers()
+    obstacles = "; ".join(f"{_name(c)}: {c.unavailable_reason()}" for c in compilers) or "there is none"
+    return NoCompilerError(
+        f"kernel {source.symbol} for {source.target} is neither cached nor in a pack (PORTAGEMM_KERNEL_PATH), "
+        f"and no compiler can be used: {obstacles}"
+    )
 
 
 def _name(compiler: Compiler) -> str:
@@ -181,7 +192,10 @@ def _name(compiler: Compiler) -> str:
 
 
 def compile_outlook(device: Device, plan: GemmPlan) -> str:
-    """One sentence for explain: where this kernel's code would come from. Compiles nothing."""
+    """One sentence for explain: where this kernel's code would come from. Compiles nothing.
+
+    Raises NoCompilerError where it can come from nowhere.
+    """
     source = source_of(plan, device)
     compiler = usable_compiler(device.backend)
     options = CompileOptions(source.include_dirs, source.defines)
@@ -191,9 +205,9 @@ def compile_outlook(device: Device, plan: GemmPlan) -> str:
     found = kernel_cache().lookup(source, identity, flags)
     if found is not None:
         return f"kernel {source.symbol}: from {found.origin}, made by {found.code.compiler}"
-    if compiler is not None:
-        return f"kernel {source.symbol}: to be compiled by {identity}"
-    return f"kernel {source.symbol}: neither cached nor packed, and no compiler: {_obstacles(device.backend)}"
+    if compiler is None:
+        raise _nowhere(source)
+    return f"kernel {source.symbol}: to be compiled by {identity}"
 
 
 # --- launchers -----------------------------------------------------------------------------------------

@@ -481,8 +481,10 @@ def decide(request: Request, prepare: bool = True) -> Decision:
             plan = prepared.plan
         else:
             prepared, plan = None, launch.planned(problem, device)
-        reasons.extend(getattr(plan, "reasons", ()))
+        reasons.extend(plan.reasons)
         if prepared is None:
+            reasons.extend(r for r in launch.rejected(problem, device) if r not in reasons)
+            reasons.append(f"plan: {plan.explain()}")
             reasons.append(launch.compile_outlook(device, plan))
         return Decision("own", tuple(reasons), problem, plan, selection, prepared)
     except (UnsupportedError, BackendUnavailableError, NoCompilerError, CompileError) as e:
@@ -549,13 +551,13 @@ def _trivial(request: Request, result: Tensor) -> None:
         result.copy_(_vendor.epilogue(zero, request.c, request.bias, request.beta, activation))
 
 
-_said: set[str] = set()
+said: set[str] = set()
 
 
 def _say(operation: str, reason: str) -> None:
     """Log that a call goes to torch: loudly the first time a reason turns up, quietly after that."""
-    first = reason not in _said and len(_said) < 1000
-    _said.add(reason)
+    first = reason not in said and len(said) < 1000
+    said.add(reason)
     log.log(
         logging.WARNING if first else logging.INFO,
         "%s goes to torch's own matrix multiplication: %s",

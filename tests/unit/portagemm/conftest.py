@@ -70,7 +70,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reference]:
         state.planned += 1
         if state.refuse is not None:
             raise state.refuse
-        return SimpleNamespace(reasons=("chosen by the test",))
+        return SimpleNamespace(reasons=("chosen by the test",), explain=lambda: "the test's plan")
 
     def launcher(problem: GemmProblem, device: Device, plan: Any = None) -> launch.PreparedGemm:
         plan = planned(problem, device)
@@ -87,6 +87,7 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reference]:
     monkeypatch.setattr(launch, "selection_of", selection_of)
     monkeypatch.setattr(launch, "planned", planned)
     monkeypatch.setattr(launch, "launcher", launcher)
+    monkeypatch.setattr(launch, "rejected", lambda *a: ["not another: too large"])
     monkeypatch.setattr(launch, "compile_outlook", lambda *a: "no compiler in this test")
     yield state
     _dispatch.clear()

@@ -332,6 +332,7 @@ def test_explain_runs_nothing(reference: Any) -> None:
     )
     text = str(explanation)
     assert "stand-in" in text and "3x5x4" in text and "chosen by the test" in text and "no compiler" in text
+    assert "not another: too large" in text
     assert portagemm.explain("gemm", a, b, alpha=0.0).route == "trivial"
     assert portagemm.explain("linear", a, b.t(), fallback="vendor").route == "vendor"
     with pytest.raises(errors.OptionError, match="matmul, gemm, linear"):
