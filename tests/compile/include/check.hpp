@@ -3,6 +3,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdio>
+#include <string>
 #include <type_traits>
 #include <vector>
 

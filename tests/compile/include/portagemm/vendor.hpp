@@ -28,13 +28,19 @@ inline unsigned char* shared_memory() { return nullptr; }
 inline void barrier(int) {}
 inline void pair_barrier(int, int) {}
 
-// Shared addresses count from `shared_base`; each one that an instruction asked for is kept.
+// Shared addresses count from `shared_base`. Each that code computes, to give it to an instruction, is kept.
 inline const unsigned char* shared_base = nullptr;
 inline std::vector<unsigned> addresses;
-inline unsigned shared_address(const void* p) {
-    const unsigned address = unsigned(static_cast<const unsigned char*>(p) - shared_base);
-    addresses.push_back(address);
-    return address;
+struct shared_address_in_use {
+    unsigned value;
+    shared_address_in_use operator+(int offset) const { return {value + unsigned(offset)}; }
+    operator unsigned() const {
+        addresses.push_back(value);
+        return value;
+    }
+};
+inline shared_address_in_use shared_address(const void* p) {
+    return {unsigned(static_cast<const unsigned char*>(p) - shared_base)};
 }
 
 inline float bits_to_fp32(unsigned bits) {
