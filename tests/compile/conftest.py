@@ -28,6 +28,7 @@ INCLUDE_DIRS = (
 _SOURCE = """\
 #include <check.hpp>
 {includes}
+namespace pg {{}}
 using namespace pg;
 {text}
 """
