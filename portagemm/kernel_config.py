@@ -336,6 +336,7 @@ struct config {{
     using copy_a = {copy_a};
     using copy_b = {copy_b};
     using copy_args = {copy_args};
+    using accumulator = {accumulator};
     using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
     using store = {store};
 }};
@@ -349,6 +350,15 @@ PG_ENTRY({symbol}, pg::gemm_args<config>, {threads}, config::schedule::min_block
 
 def _cpp(dtype: str) -> str:
     return BY_NAME[dtype].cpp
+
+
+def _accumulator(tile: TileConfig) -> str:
+    """Narrow wgmma tiles finish a step long after it could start the next: they sum in two or four turns."""
+    wave_n = tile.block[1] // tile.waves[1]
+    ways = 1
+    if tile.atom == "wgmma" and tile.block[0] == 64 * tile.waves[0]:
+        ways = 4 if wave_n <= 16 else 2 if wave_n <= 64 else 1
+    return "pg::plain_accumulator<tile>" if ways == 1 else f"pg::interleaved_accumulator<tile, {ways}>"
 
 
 def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
@@ -411,6 +421,7 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
         copy_a=copy(config.a, "a"),
         copy_b=copy(config.b, "b"),
         copy_args="pg::arch::tensor_copy_args" if tensor else "pg::no_copy_args",
+        accumulator=_accumulator(tile),
         activation=config.activation,
         has_c=str(config.c is not None).lower(),
         has_bias=str(config.bias is not None).lower(),

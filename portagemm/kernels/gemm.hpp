@@ -36,7 +36,12 @@ struct tile_steps {
     using copy_a = typename Config::copy_a;
     using copy_b = typename Config::copy_b;
     static constexpr i32 block_k = tile::k;
+    static constexpr i32 k_steps = tile::k_steps;
     static constexpr i32 stage_bytes = Config::stage_a::size + Config::stage_b::size;
+    // Whether a lane's place in a stage is moved from atom to atom without carries (swizzled_stage::moved), and the atom
+    // can make use of it.
+    static constexpr bool places_are_fixed = is_power_of_two(tile::wave_m) && is_power_of_two(tile::wave_n) &&
+                                             requires { atom::template place_a<typename Config::stage_a>(0, 0); };
 
     struct nothing {};
     template <bool Has, class T>
@@ -56,7 +61,7 @@ struct tile_steps {
     // A role holds only what it uses: a loader no accumulators, a compute role no copy registers.
     typename held<Role::loads, typename copy_a::registers>::type registers_a;
     typename held<Role::loads, typename copy_b::registers>::type registers_b;
-    typename held<Role::computes, plain_accumulator<tile>>::type accumulator;
+    typename held<Role::computes, typename Config::accumulator>::type accumulator;
     struct fragments {
         typename atom::a_fragment a[tile::atoms_m];
         typename atom::b_fragment b[tile::atoms_n];
@@ -75,6 +80,12 @@ struct tile_steps {
         if constexpr (Role::loads) {
             source_a = source<copy_a>(p.a, w.m, p.m, w);
             source_b = source<copy_b>(p.b, w.n, p.n, w);
+            if constexpr (requires { copy_a::begin(registers_a, source_a, thread); }) {
+                copy_a::begin(registers_a, source_a, thread);
+            }
+            if constexpr (requires { copy_b::begin(registers_b, source_b, thread); }) {
+                copy_b::begin(registers_b, source_b, thread);
+            }
         }
         if constexpr (Role::computes) accumulator.clear();
     }
@@ -116,24 +127,38 @@ struct tile_steps {
 
     // Stage -> fragments of one atom's depth of K.
     PG_DEVICE void read(fragments& f, i32 s, i32 kk) {
+        using stage_a = typename Config::stage_a;
+        using stage_b = typename Config::stage_b;
         const coord origin = tile::wave_origin(wave);
-        PG_UNROLL
-        for (i32 i = 0; i < tile::atoms_m; i++) {
-            atom::template read_a<typename Config::stage_a>(f.a[i], shared.a[s].data, origin.row + i * atom::m,
-                                                            kk * atom::k, lane);
-        }
-        PG_UNROLL
-        for (i32 j = 0; j < tile::atoms_n; j++) {
-            atom::template read_b<typename Config::stage_b>(f.b[j], shared.b[s].data, origin.col + j * atom::n,
-                                                            kk * atom::k, lane);
+        if constexpr (places_are_fixed) {
+            // Loop-invariant; the loops below add constants.
+            const i32 place_a = atom::template place_a<stage_a>(origin.row, lane);
+            const i32 place_b = atom::template place_b<stage_b>(origin.col, lane);
+            PG_UNROLL
+            for (i32 i = 0; i < tile::atoms_m; i++) {
+                atom::template read_a_at<stage_a>(f.a[i], shared.a[s].data, place_a, i * atom::m, kk * atom::k);
+            }
+            PG_UNROLL
+            for (i32 j = 0; j < tile::atoms_n; j++) {
+                atom::template read_b_at<stage_b>(f.b[j], shared.b[s].data, place_b, j * atom::n, kk * atom::k);
+            }
+        } else {
+            PG_UNROLL
+            for (i32 i = 0; i < tile::atoms_m; i++) {
+                atom::template read_a<stage_a>(f.a[i], shared.a[s].data, origin.row + i * atom::m, kk * atom::k, lane);
+            }
+            PG_UNROLL
+            for (i32 j = 0; j < tile::atoms_n; j++) {
+                atom::template read_b<stage_b>(f.b[j], shared.b[s].data, origin.col + j * atom::n, kk * atom::k, lane);
+            }
         }
     }
 
-    PG_DEVICE void mma(const fragments& f) {
+    PG_DEVICE void mma(const fragments& f, i32 kk) {
         PG_UNROLL
         for (i32 i = 0; i < tile::atoms_m; i++) {
             PG_UNROLL
-            for (i32 j = 0; j < tile::atoms_n; j++) atom::mma(accumulator.value[i][j], f.a[i], f.b[j]);
+            for (i32 j = 0; j < tile::atoms_n; j++) atom::mma(accumulator.at(kk, i, j), f.a[i], f.b[j]);
         }
     }
 
@@ -143,7 +168,7 @@ struct tile_steps {
         for (i32 kk = 0; kk < tile::k_steps; kk++) {
             fragments f;
             read(f, s, kk);
-            mma(f);
+            mma(f, kk);
         }
     }
 };
@@ -169,6 +194,7 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
 
             // Epilogue
             if constexpr (role_type::computes) {
+                tile.accumulator.fold();
                 Config::store::store(tile.accumulator, epilogue(args.params, w), args, shared.store, w, role);
             }
         }

@@ -37,6 +37,14 @@ struct swizzled_stage {
         const i32 col = Major == major::k ? k_index : mn_index;
         return swizzle_128((col / panel_cols) * panel_stride + row * panel_bytes + (col % panel_cols) * i32(sizeof(T)));
     }
+    // offset(mn + by_mn, k + by_k) from `at` = offset(mn, k), where `by` shares no set bit with (mn, k): as when a lane's
+    // place is moved by whole atoms. Then offsets split into bits too, and with constants for `by` this is one XOR, or
+    // nothing, and a displacement that fits the instruction.
+    PG_HD static constexpr i32 moved(i32 at, i32 by_mn, i32 by_k) {
+        static_assert(panels == 1 || panel_stride % 1024 == 0, "panels are whole swizzle periods");
+        const i32 by = offset(by_mn, by_k);
+        return (at ^ (by & 1023)) + (by & ~1023);
+    }
     // Elements contiguous in the stage along its own major from any multiple of this number.
     static constexpr i32 run = 16 / i32(sizeof(T));
 };

@@ -118,14 +118,7 @@ struct wgmma_atom : wgmma<T, N> {
 // Registers written before are seen by the matrix unit; the compiler may not move accesses across.
 template <class Accumulator>
 PG_DEVICE void begin_matrix_group(Accumulator& acc) {
-    PG_UNROLL
-    for (auto& row : acc.value) {
-        PG_UNROLL
-        for (auto& fragment : row) {
-            PG_UNROLL
-            for (auto& x : fragment) asm volatile("" : "+f"(x)::"memory");
-        }
-    }
+    acc.each([](f32& x) { asm volatile("" : "+f"(x)::"memory"); });
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 PG_DEVICE void close_matrix_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -52,7 +52,8 @@ struct warp_specialized {
                 first = false;
                 kt = start(tile, min(k_tiles, Stages), rank);
             }
-            for (; kt < k_tiles; kt++) {
+            PG_ROLLED  // one thread, long waits: unrolled copies would only crowd the instruction cache
+                for (; kt < k_tiles; kt++) {
                 barriers.empty[at.stage].wait(at.phase ^ 1);
                 barriers.full[at.stage].arrive_expecting(Tile::stage_bytes);
                 tile.fetch(at.stage, kt, arch::copy_token{&barriers.full[at.stage], rank});
@@ -65,6 +66,7 @@ struct warp_specialized {
         template <class Tile>
         PG_DEVICE i32 start(Tile& tile, i32 count, i32 rank) {
             const bool early_a = tile.args.copies.a_constant, early_b = tile.args.copies.b_constant;
+            PG_ROLLED
             for (i32 s = 0; s < count; s++) {
                 const arch::copy_token token{&barriers.full[s], rank};
                 barriers.full[s].arrive_expecting(Tile::stage_bytes);
@@ -72,6 +74,7 @@ struct warp_specialized {
                 if (early_b) tile.fetch_b(s, s, token);
             }
             arch::wait_for_prior_kernel();
+            PG_ROLLED
             for (i32 s = 0; s < count; s++) {
                 const arch::copy_token token{&barriers.full[s], rank};
                 if (!early_a) tile.fetch_a(s, s, token);
