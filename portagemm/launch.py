@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -243,6 +244,15 @@ def launcher(problem: GemmProblem, device: Device, plan: GemmPlan | None = None)
         while len(_prepared) > BOUND:
             _prepared.popitem(last=False)
     return made
+
+
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):  # a lock's holder does not exist in a forked child
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def clear() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -182,6 +183,10 @@ class Calls:
                 self._old, self.young = self.young, {}
             self.young[key] = call
 
+    def renew_lock(self) -> None:
+        """In a forked child: the lock's holder does not exist there."""
+        self._lock = threading.Lock()
+
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
@@ -196,6 +201,8 @@ def _no_stream(index: int) -> int:
 
 
 calls = Calls()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=calls.renew_lock)
 
 
 def clear() -> None:
