@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from portagemm.hal.profile import Selection
     from portagemm.hal.program import ObjectCode
     from portagemm.hal.source import KernelSource
-    from portagemm.kernel_config import KernelConfig
-    from portagemm.problem import GemmProblem
 
 PROFILES = ("h100", "a100", "rtx4090")
 SUITES = ("dense16", "random")
@@ -63,29 +61,16 @@ def select(device: Device, profile: str) -> Selection:
     return profiles.for_device(device)
 
 
-def check_problems(quick: bool) -> list[GemmProblem]:
-    """The problems of the correctness cases, each once, the quick ones first."""
+def check_sources(device: Device, selection: Selection, quick: bool) -> Iterator[KernelSource]:
+    """Every kernel the correctness cases run, the quick ones' first."""
+    from portagemm import plan as planner
     from portagemm import testing
 
-    ordered = dict.fromkeys(testing.cases("cuda", quick=True))
+    kernels = dict.fromkeys(testing.kernels(device, quick=True))
     if not quick:
-        ordered |= dict.fromkeys(testing.cases("cuda"))
-    found = {testing.problem(case): None for case in ordered if case.k and 0 not in case.shape}
-    return list(found)
-
-
-def check_sources(
-    problems: Iterable[GemmProblem], device: Device, selection: Selection
-) -> Iterator[KernelSource]:
-    """Every plan candidate of every correctness case."""
-    from portagemm import plan as planner
-
-    seen: set[KernelConfig] = set()
-    for problem in problems:
-        for plan in planner.candidates(problem, selection.profile, device):
-            if plan.kernel not in seen:
-                seen.add(plan.kernel)
-                yield planner.kernel_source(plan.kernel, selection.profile, selection.target)
+        kernels |= dict.fromkeys(testing.kernels(device))
+    for kernel in kernels:
+        yield planner.kernel_source(kernel, selection.profile, selection.target)
 
 
 def bench_sources(device: Device, selection: Selection, seed: int) -> Iterator[KernelSource]:
@@ -182,13 +167,12 @@ def main() -> int:
     seed = arguments.seed or default_seed()
     device = h200()
     sources: dict[str, KernelSource] = {}
-    problems = [] if arguments.no_check else check_problems(arguments.quick)
     for name in arguments.profiles.split(","):
         selection = select(device, name)
         suites_new = unique(bench_sources(device, selection, seed), sources) if name == "h100" else 0
         check_new = 0
         if not arguments.no_check:
-            check_new = unique(check_sources(problems, device, selection), sources)
+            check_new = unique(check_sources(device, selection, arguments.quick), sources)
         print(f"{name}: {suites_new} kernels of suites, {check_new} more of correctness cases", flush=True)
     if arguments.list:
         return 0
