@@ -10,7 +10,7 @@
 inline void print(long long x) { std::printf("%lld", x); }
 inline void print(double x) {
     if (__builtin_isfinite(x)) {
-        std::printf("%.9g", x);
+        std::printf("%.17g", x);
     } else {
         std::printf("%s", __builtin_isnan(x) ? "NaN" : x > 0 ? "Infinity" : "-Infinity");
     }

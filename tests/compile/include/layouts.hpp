@@ -108,9 +108,12 @@ template <class Copy, int Threads>
 void print_asynchronous_copy(const char* name) {
     static typename Copy::element memory[1 << 17];
     u8* stage = shared_start();
-    const tile_source source{memory, Copy::along_mn ? 1 : 256, Copy::along_mn ? 256 : 1, 0, 1 << 20, 1 << 20, 0};
+    tile_source source{memory, Copy::along_mn ? 1 : 256, Copy::along_mn ? 256 : 1, 0, 1 << 20, 1 << 20, 0};
     typename Copy::registers registers;
-    for (i32 t = 0; t < Threads; t++) Copy::fetch(registers, source, stage, 0, t, no_token{});
+    for (i32 t = 0; t < Threads; t++) {
+        Copy::begin(registers, source, t);
+        Copy::fetch(registers, source, stage, 0, t, no_token{});
+    }
     entry(name, vendor::addresses);
 }
 
