@@ -5,6 +5,10 @@
 #include <portagemm/copy.hpp>
 #include <portagemm/operand_path.hpp>
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "ldmatrix, mma.sync.m16n8k16 and cp.async need sm_80 or newer"
+#endif
+
 namespace pg::arch {
 
 // ldmatrix: each lane names one 16-byte row of an 8x8 matrix of 16-bit elements; register r of a lane receives row

@@ -8,6 +8,13 @@
 
 namespace pg::arch {
 
+// A part that the target has no instruction for says so itself; the assembler would name lines of PTX.
+#if defined(__CUDA_ARCH__) && !defined(__CUDA_ARCH_FEAT_SM90_ALL)
+inline constexpr bool is_sm90a = false;
+#else
+inline constexpr bool is_sm90a = true;
+#endif
+
 // ---- Barriers of pair scope -----------------------------------------------------------------------------------------
 
 // A count of arrivals and of bytes in shared memory; waiting is for the end of a phase, phases alternate.
@@ -72,6 +79,8 @@ PG_DEVICE void take_registers() {
 // D (64 x N, fp32 registers of a warpgroup) += A (64 x 16) * B (N x 16)^T, both read from swizzled stages by descriptor.
 template <class T, int N>
 struct wgmma {
+    static_assert(is_sm90a || unsupported<T>, "wgmma.mma_async exists on sm_90a alone");
+    static_assert(same_type<T, fp16> || same_type<T, bf16>, "wgmma.m64nNk16 takes fp16 or bf16");
     using element = T;
     static constexpr i32 m = 64, n = N, k = 16, lanes = 128;
     static constexpr i32 c_size = N / 2, c_run = 2;

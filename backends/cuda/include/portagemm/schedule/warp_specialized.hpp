@@ -10,6 +10,7 @@ namespace pg {
 // registers, which then move from the loader to the consumers.
 template <int Stages, int Consumers, int Cluster, int Split = 1, int Resident = 1>
 struct warp_specialized {
+    static_assert(arch::is_sm90a || Stages < 0, "warp_specialized needs setmaxnreg and tensor copies: sm_90a");
     static_assert(Consumers >= 1 && Consumers <= 3 && (Cluster == 1 || Split == 1));
     static constexpr i32 stages = Stages, cluster = Cluster, split = Split, min_blocks = Resident;
     static constexpr i32 compute_threads = 128 * Consumers;
