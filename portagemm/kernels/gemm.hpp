@@ -37,6 +37,15 @@ struct tile_steps {
     using copy_b = typename Config::copy_b;
     static constexpr i32 block_k = tile::k;
     static constexpr i32 k_steps = tile::k_steps;
+    static constexpr bool asynchronous = copy_a::asynchronous && copy_b::asynchronous;
+    // Registers of a lane that are full during products: sums, and what copies hold between fetch and commit.
+    static constexpr i32 sums = tile::atoms_m * tile::atoms_n * atom::c_size;
+    template <class Copy>
+    static constexpr i32 carried_by =
+        Copy::asynchronous
+            ? 0
+            : i32(sizeof(typename Copy::registers)) / min(4, Copy::vector* i32(sizeof(typename Copy::element)));
+    static constexpr i32 carried = carried_by<copy_a> + carried_by<copy_b>;
     static constexpr i32 stage_bytes = Config::stage_a::size + Config::stage_b::size;
     // Whether a lane's place in a stage is moved from atom to atom without carries (swizzled_stage::moved), and the atom
     // can make use of it.
@@ -123,6 +132,21 @@ struct tile_steps {
     PG_DEVICE void commit(i32 s) {
         copy_a::commit(registers_a, shared.a[s].data, thread);
         copy_b::commit(registers_b, shared.b[s].data, thread);
+    }
+
+    // Both at once: for copies that would hold too many registers in between.
+    PG_DEVICE void copy(i32 s, i32 kt) {
+        copy_one<copy_a>(registers_a, source_a, shared.a[s].data, k_begin + kt * block_k);
+        copy_one<copy_b>(registers_b, source_b, shared.b[s].data, k_begin + kt * block_k);
+    }
+    template <class Copy, class Registers>
+    PG_DEVICE void copy_one(Registers& registers, const tile_source& from, u8* stage, i32 k) {
+        if constexpr (requires { Copy::copy(from, stage, k, thread); }) {
+            Copy::copy(from, stage, k, thread);
+        } else {
+            Copy::fetch(registers, from, stage, k, thread, no_token{});
+            Copy::commit(registers, stage, thread);
+        }
     }
 
     // Stage -> fragments of one atom's depth of K.

@@ -45,47 +45,62 @@ struct register_copy {
     }
 
     PG_DEVICE static void fetch(registers& r, const tile_source& s, u8*, i32 k, i32 thread, no_token) {
-        const Element* base = static_cast<const Element*>(s.ptr);
         PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) {
-            const i32 chunk = thread + i * Threads;
-            const coord o = origin(chunk);
-            const i32 mn = s.mn + o.row, kk = k + o.col;
-            const bool mine = chunks % Threads == 0 || chunk < chunks;
-            const Element* from = base + i64(mn) * s.row + i64(kk) * s.col;
-            const i32 valid = !mine || mn >= s.mn_end || kk >= s.k_end ? 0
-                              : along_mn                               ? min(vector, s.mn_end - mn)
-                                                                       : min(vector, s.k_end - kk);
-            if (vector > 1 && valid == vector) {
-                *reinterpret_cast<bytes<Width>*>(r.value[i]) = *reinterpret_cast<const bytes<Width>*>(from);
-            } else {
-                PG_UNROLL
-                for (i32 v = 0; v < vector; v++) r.value[i][v] = v < valid ? from[v] : Element{};
-            }
-        }
+        for (i32 i = 0; i < rounds; i++) load(r.value[i], s, k, thread + i * Threads);
     }
 
     PG_DEVICE static void commit(registers& r, u8* stage, i32 thread) {
-        using stored = typename Stage::element;
         PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) {
-            const i32 chunk = thread + i * Threads;
-            if (chunks % Threads != 0 && chunk >= chunks) break;
-            const coord o = origin(chunk);
-            if constexpr (same_type<stored, Element> && along_mn == (Stage::order == major::mn) && vector > 1) {
-                *reinterpret_cast<bytes<Width>*>(stage + Stage::offset(o.row, o.col)) =
-                    *reinterpret_cast<const bytes<Width>*>(r.value[i]);
-            } else {
-                PG_UNROLL
-                for (i32 v = 0; v < vector; v++) {
-                    const i32 at = along_mn ? Stage::offset(o.row + v, o.col) : Stage::offset(o.row, o.col + v);
-                    *reinterpret_cast<stored*>(stage + at) = convert<stored>(r.value[i][v]);
-                }
-            }
+        for (i32 i = 0; i < rounds; i++) store(r.value[i], stage, thread + i * Threads);
+    }
+
+    // Both at once, a few chunks at a time: needs few registers, and waits for memory.
+    PG_DEVICE static void copy(const tile_source& s, u8* stage, i32 k, i32 thread) {
+        constexpr i32 together = min(rounds, 8);
+        PG_ROLLED
+        for (i32 i = 0; i < rounds; i += together) {
+            Element value[together][vector];
+            PG_UNROLL
+            for (i32 j = 0; j < together; j++) load(value[j], s, k, thread + (i + j) * Threads);
+            PG_UNROLL
+            for (i32 j = 0; j < together; j++) store(value[j], stage, thread + (i + j) * Threads);
         }
     }
 
   private:
+    // A chunk past the tile's last is neither loaded nor stored.
+    PG_DEVICE static void load(Element (&value)[vector], const tile_source& s, i32 k, i32 chunk) {
+        const coord o = origin(chunk);
+        const i32 mn = s.mn + o.row, kk = k + o.col;
+        const bool mine = chunks % Threads == 0 || chunk < chunks;
+        const Element* from = static_cast<const Element*>(s.ptr) + i64(mn) * s.row + i64(kk) * s.col;
+        const i32 valid = !mine || mn >= s.mn_end || kk >= s.k_end ? 0
+                          : along_mn                               ? min(vector, s.mn_end - mn)
+                                                                   : min(vector, s.k_end - kk);
+        if (vector > 1 && valid == vector) {
+            *reinterpret_cast<bytes<Width>*>(value) = *reinterpret_cast<const bytes<Width>*>(from);
+        } else {
+            PG_UNROLL
+            for (i32 v = 0; v < vector; v++) value[v] = v < valid ? from[v] : Element{};
+        }
+    }
+
+    PG_DEVICE static void store(const Element (&value)[vector], u8* stage, i32 chunk) {
+        using stored = typename Stage::element;
+        if (chunks % Threads != 0 && chunk >= chunks) return;
+        const coord o = origin(chunk);
+        if constexpr (same_type<stored, Element> && along_mn == (Stage::order == major::mn) && vector > 1) {
+            *reinterpret_cast<bytes<Width>*>(stage + Stage::offset(o.row, o.col)) =
+                *reinterpret_cast<const bytes<Width>*>(value);
+        } else {
+            PG_UNROLL
+            for (i32 v = 0; v < vector; v++) {
+                const i32 at = along_mn ? Stage::offset(o.row + v, o.col) : Stage::offset(o.row, o.col + v);
+                *reinterpret_cast<stored*>(stage + at) = convert<stored>(value[v]);
+            }
+        }
+    }
+
     template <class To>
     PG_DEVICE static To convert(Element x) {
         if constexpr (same_type<To, Element>) {

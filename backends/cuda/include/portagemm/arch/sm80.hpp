@@ -56,23 +56,33 @@ struct mma_16816 {
         return {lane / 4 + 8 * ((i / 2) % 2), (lane % 4) * 2 + i % 2 + 8 * (i / 4)};
     }
 
+    // A lane's row of ldmatrix for the atom at (mn, 0) of a stage; other atoms of its wave lie constants away from it.
     // Matrices of x4 in register order: A (m 0-7, k 0-7), (m 8-15, k 0-7), (m 0-7, k 8-15), (m 8-15, k 8-15).
     template <class Stage>
-    PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
-        constexpr bool k_major = Stage::order == major::k;
-        const i32 matrix = lane / 8, row = lane % 8;
-        const i32 mn_of = 8 * (matrix % 2), k_of = 8 * (matrix / 2);
-        ldmatrix_x4<!k_major>(f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of)
-                                                    : Stage::offset(mn + mn_of, kk + k_of + row)));
+    PG_DEVICE static i32 place_a(i32 mn, i32 lane) {
+        return place<Stage>(mn, lane, 8 * (lane / 8 % 2), 8 * (lane / 16));
     }
     // B: (n 0-7, k 0-7), (n 0-7, k 8-15), (n 8-15, k 0-7), (n 8-15, k 8-15).
     template <class Stage>
+    PG_DEVICE static i32 place_b(i32 mn, i32 lane) {
+        return place<Stage>(mn, lane, 8 * (lane / 16), 8 * (lane / 8 % 2));
+    }
+    template <class Stage>
+    PG_DEVICE static void read_a_at(a_fragment& f, const u8* stage, i32 place, i32 by_mn, i32 by_k) {
+        ldmatrix_x4<Stage::order != major::k>(f.x, stage + Stage::moved(place, by_mn, by_k));
+    }
+    template <class Stage>
+    PG_DEVICE static void read_b_at(b_fragment& f, const u8* stage, i32 place, i32 by_mn, i32 by_k) {
+        ldmatrix_x4<Stage::order != major::k>(f.x, stage + Stage::moved(place, by_mn, by_k));
+    }
+
+    template <class Stage>
+    PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
+        read_a_at<Stage>(f, stage, place_a<Stage>(mn, lane), 0, kk);
+    }
+    template <class Stage>
     PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
-        constexpr bool k_major = Stage::order == major::k;
-        const i32 matrix = lane / 8, row = lane % 8;
-        const i32 mn_of = 8 * (matrix / 2), k_of = 8 * (matrix % 2);
-        ldmatrix_x4<!k_major>(f.x, stage + (k_major ? Stage::offset(mn + mn_of + row, kk + k_of)
-                                                    : Stage::offset(mn + mn_of, kk + k_of + row)));
+        read_b_at<Stage>(f, stage, place_b<Stage>(mn, lane), 0, kk);
     }
 
     PG_DEVICE static void mma(f32 (&acc)[c_size], const a_fragment& a, const b_fragment& b) {
@@ -81,6 +91,13 @@ struct mma_16816 {
     }
 
   private:
+    // ldmatrix takes 8 elements along the stage's own order from each lane.
+    template <class Stage>
+    PG_DEVICE static i32 place(i32 mn, i32 lane, i32 mn_of, i32 k_of) {
+        return Stage::order == major::k ? Stage::offset(mn + mn_of + lane % 8, k_of)
+                                        : Stage::offset(mn + mn_of, k_of + lane % 8);
+    }
+
     PG_DEVICE static void half(f32& c0, f32& c1, f32& c2, f32& c3, const a_fragment& a, u32 b0, u32 b1) {
         if constexpr (same_type<T, fp16>) {
             asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -144,6 +161,14 @@ struct mma_1688_tf32 {
 
 static_assert(maps_are_sound<mma_16816<fp16>>() && maps_are_sound<mma_1688_tf32>());
 
+// The compiler may not compute a value anew where it is used: it stays in a register.
+PG_DEVICE void hold(i32& x) { asm volatile("" : "+r"(x)); }
+PG_DEVICE void hold(i64& x) { asm volatile("" : "+l"(x)); }
+template <class T>
+PG_DEVICE void hold(T*& x) {
+    asm volatile("" : "+l"(x));
+}
+
 // Global -> shared without registers. Width is 16, 8 or 4 bytes; bytes beyond the operand's end become zeros
 // (the instruction's src-size). Where the stage's order differs from the operand's, only 4-byte elements can be moved:
 // each then goes to its own place.
@@ -160,9 +185,17 @@ struct async_copy {
     static constexpr i32 chunks_mn = along_mn ? Stage::mn / vector : Stage::mn;
     static constexpr i32 chunks = chunks_k * chunks_mn;
     static constexpr i32 rounds = ceil_div(chunks, Threads);
-    struct registers {};
+    // Thread and round are then separate bits of a chunk's number: see swizzled_stage::moved.
+    static constexpr bool bitwise = is_power_of_two(Threads) && is_power_of_two(along_mn ? chunks_mn : chunks_k);
 
-    PG_DEVICE static coord origin(i32 chunk) {
+    // What a thread's chunks have in common for all of a tile: those of later rounds lie constants away.
+    struct registers {
+        const Element* from;  // its first chunk at k = 0
+        i32 room;             // elements from there to the operand's end along mn
+        i32 to;               // offset of its first chunk in a stage
+    };
+
+    PG_HD static constexpr coord origin(i32 chunk) {
         if constexpr (along_mn) {
             return {(chunk % chunks_mn) * vector, chunk / chunks_mn};
         } else {
@@ -170,30 +203,88 @@ struct async_copy {
         }
     }
 
-    PG_DEVICE static void fetch(registers&, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
-        const Element* base = static_cast<const Element*>(s.ptr);
-        PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) {
-            const i32 chunk = thread + i * Threads;
-            if (chunks % Threads != 0 && chunk >= chunks) break;
-            const coord o = origin(chunk);
-            const i32 mn = s.mn + o.row, kk = k + o.col;
-            const i32 left = mn >= s.mn_end || kk >= s.k_end ? 0 : along_mn ? s.mn_end - mn : s.k_end - kk;
-            const i32 valid = min(left, vector) * i32(sizeof(Element));
-            // A chunk that reads nothing still names an address: the operand's own, which is always mapped.
-            const Element* from = left > 0 ? base + i64(mn) * s.row + i64(kk) * s.col : base;
-            const u32 to = vendor::shared_address(stage + Stage::offset(o.row, o.col));
-            if constexpr (Width == 16) {
-                asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid)
-                             : "memory");
-            } else {
-                asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Width),
-                             "r"(valid)
-                             : "memory");
+    // Once a tile, before any fetch. What is held here stays in registers: computing it anew for every step would cost
+    // more instructions than the matrix unit needs.
+    PG_DEVICE static void begin(registers& r, tile_source& s, i32 thread) {
+        const coord o = origin(thread);
+        r.from = static_cast<const Element*>(s.ptr) + along_row(s, s.mn + o.row) + along_col(s, o.col);
+        r.room = s.mn_end - s.mn - o.row;
+        r.to = Stage::offset(o.row, o.col);
+        hold(r.from);
+        hold(r.room);
+        hold(r.to);
+        hold(along_mn ? s.col : s.row);
+    }
+
+    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
+        // Whole steps of K, and along mn no chunk that is inside in part: nothing is left to count. The same for all.
+        const i32 room = s.mn_end - s.mn;
+        const bool whole =
+            k + Stage::k <= s.k_end && (!along_mn || vector == 1 || room >= Stage::mn || room % vector == 0);
+        if (whole) {
+            const Element* from = r.from + along_col(s, k);
+            PG_UNROLL
+            for (i32 i = 0; i < rounds; i++) {
+                if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
+                const coord first = bitwise ? coord{0, 0} : origin(thread);
+                const coord o = bitwise ? origin(i * Threads) : origin(thread + i * Threads);
+                const i32 by_mn = o.row - first.row, by_k = o.col - first.col;
+                const i32 to = bitwise ? Stage::moved(r.to, by_mn, by_k) : Stage::offset(o.row, o.col);
+                copy_whole(stage + to, from + along_row(s, by_mn) + along_col(s, by_k), by_mn < r.room);
+            }
+        } else {
+            PG_ROLLED
+            for (i32 chunk = thread; chunk < chunks; chunk += Threads) {
+                const coord o = origin(chunk);
+                const i32 mn_left = room - o.row, k_left = s.k_end - k - o.col;
+                const i32 valid = mn_left <= 0 || k_left <= 0 ? 0 : min(along_mn ? mn_left : k_left, vector);
+                // A chunk that reads nothing still names an address: the operand's own, which is always mapped.
+                const Element* base = static_cast<const Element*>(s.ptr);
+                copy_part(stage + Stage::offset(o.row, o.col),
+                          valid > 0 ? base + along_row(s, s.mn + o.row) + along_col(s, k + o.col) : base,
+                          valid * i32(sizeof(Element)));
             }
         }
     }
     PG_DEVICE static void commit(registers&, u8*, i32) {}
+
+  private:
+    // Elements to rows and columns further; one of the two strides is 1.
+    PG_DEVICE static i64 along_row(const tile_source& s, i32 rows) { return along_mn ? rows : i64(rows) * s.row; }
+    PG_DEVICE static i64 along_col(const tile_source& s, i32 cols) {
+        return Global == major::k ? cols : i64(cols) * s.col;
+    }
+
+    // All of a chunk, or zeros.
+    PG_DEVICE static void copy_whole(u8* stage, const void* from, bool inside) {
+        const u32 to = vendor::shared_address(stage);
+        if constexpr (Width == 16) {
+            asm volatile(
+                "{.reg .pred outside;\n"
+                "setp.eq.s32 outside, %2, 0;\n"
+                "cp.async.cg.shared.global [%0], [%1], 16, outside;}" ::"r"(to),
+                "l"(from), "r"(i32(inside))
+                : "memory");
+        } else {
+            asm volatile(
+                "{.reg .pred outside;\n"
+                "setp.eq.s32 outside, %3, 0;\n"
+                "cp.async.ca.shared.global [%0], [%1], %2, outside;}" ::"r"(to),
+                "l"(from), "n"(Width), "r"(i32(inside))
+                : "memory");
+        }
+    }
+
+    // The first `valid` bytes of a chunk, then zeros.
+    PG_DEVICE static void copy_part(u8* stage, const void* from, i32 valid) {
+        const u32 to = vendor::shared_address(stage);
+        if constexpr (Width == 16) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+        } else {
+            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Width), "r"(valid)
+                         : "memory");
+        }
+    }
 };
 
 // Groups of this thread's asynchronous copies: wait until at most `Pending` of the newest are still under way.
