@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from portagemm import tuning
 from portagemm.cost import estimate
 from portagemm.hal.board import Board, board_for
 from portagemm.hal.device import Device
@@ -27,7 +28,7 @@ from portagemm.kernel_config import (
     kernel_source,
     shared_bytes,
 )
-from portagemm.problem import MAX_BATCH_DIMS, GemmProblem, Operand
+from portagemm.problem import MAX_BATCH_DIMS, GemmProblem, Operand, access_bytes, major_of
 
 __all__ = ["GemmPlan", "arguments", "candidates", "kernel_source", "launch_config", "plan", "rejections"]
 
@@ -80,23 +81,6 @@ class GemmPlan:
 
 
 # --- what an operand allows ----------------------------------------------------------------------------
-
-
-def major_of(operand: Operand) -> str:
-    """Which dimension is contiguous: "k", "mn" or, where neither is, "strided"."""
-    if operand.strides[1] == 1:
-        return "k"
-    return "mn" if operand.strides[0] == 1 else "strided"
-
-
-def access_bytes(operand: Operand, contiguous: int, limit: int = 16) -> int:
-    """Widest aligned access along dimension `contiguous`: address and all other strides are multiples of it."""
-    size = operand.dtype.bytes
-    others = (operand.strides[1 - contiguous], *operand.batch_strides)
-    width = min(operand.alignment, limit)
-    while width > size and any(stride * size % width for stride in others):
-        width //= 2
-    return max(width, size)
 
 
 def _tensor_obstacle(name: str, operand: Operand, contiguous: int, batch: tuple[int, ...]) -> str | None:
@@ -336,8 +320,11 @@ def rejections(problem: GemmProblem, profile: ArchProfile, device: Device) -> li
     return _considered(problem, profile, device)[1]
 
 
-def plan(problem: GemmProblem, profile: ArchProfile, device: Device) -> GemmPlan:
-    """The plan the model expects to be fastest: the first schedule that takes the problem, its cheapest tile.
+def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tables: bool = True) -> GemmPlan:
+    """The plan a tuning table holds for the problem, else the one the model expects to be fastest.
+
+    The model takes the first schedule that can compute the problem, and its cheapest tile. A problem that is
+    to be batch invariant gets a plan that does not depend on its rows. `use_tables=False`: the model's choice.
 
     Raises UnsupportedError with every candidate's reason where no kernel computes the problem.
     """
@@ -347,21 +334,109 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device) -> GemmPlan
         raise UnsupportedError(
             "gemm", f"no kernel of profile {profile.name} takes it ({text})", "see explain()"
         )
-    first = plans[0].kernel.schedule
-    same = [
-        p for p in plans if p.kernel.schedule == first and p.kernel.tile.atom == plans[0].kernel.tile.atom
-    ]
-    best = min(same, key=lambda p: p.cost)
+    if problem.batch_invariant:
+        return _invariant(problem, profile, device, plans)
+    best, rivals = _cheapest(plans)
+    first = best.kernel.schedule
     skipped = [s for s in profile.schedules[: profile.schedules.index(first)] if profile.tiles.get(s)]
     reasons = [
         f"schedule {first}: first of {profile.name}'s ({', '.join(profile.schedules)}) that takes the problem"
     ]
     reasons += [f"not {name}: {why}" for name, why in rejected if name.split()[0] in skipped]
     reasons.append(
-        f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {len(same)} by the model "
+        f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {rivals} by the model "
         f"({best.tiles} tiles on {device.compute_units} units, {best.cost:.1f} us expected, limit: {best.limit})"
     )
-    return GemmPlan(**{**best.__dict__, "reasons": tuple(reasons)})
+    if use_tables:
+        for found in tuning.find(problem, profile.name, device):
+            tuned = _as_measured(problem, plans, found)
+            if tuned is not None:
+                best = tuned
+                reasons.append(_measured_reason(found))
+                break
+    return replace(best, reasons=tuple(reasons))
+
+
+def _cheapest(plans: list[GemmPlan]) -> tuple[GemmPlan, int]:
+    """(the model's choice, of how many): among the plans with the first one's schedule and atom."""
+    first = plans[0].kernel
+    same = [p for p in plans if (p.kernel.schedule, p.kernel.tile.atom) == (first.schedule, first.tile.atom)]
+    return min(same, key=lambda p: p.cost), len(same)
+
+
+def name_of(chosen: GemmPlan) -> str:
+    """The plan's schedule and tile as tuning tables name them."""
+    return tuning.tile_name(chosen.kernel.schedule, chosen.kernel.tile)
+
+
+def _as_measured(problem: GemmProblem, plans: list[GemmPlan], found: tuning.Found) -> GemmPlan | None:
+    """The candidate a table's entry names, if it is one and covers the problem with as many tiles as measured."""
+    measured = found.entry.best
+    chosen = next((p for p in plans if name_of(p) == measured.tile), None)
+    if chosen is None:
+        return None
+    tile = chosen.kernel.tile
+    rows = tile.block[1] if tile.swap else tile.block[0] * tile.cluster
+    if -(-problem.m // rows) != -(-found.m // rows):
+        return None
+    return replace(chosen, raster=measured.raster)
+
+
+def _measured_reason(found: tuning.Found) -> str:
+    best, model, second = found.entry.best, found.entry.heuristic, found.entry.runner_up
+    text = f"tuned: {best.tile}, raster {best.raster}: measured {best.us:.1f} us"
+    if model is not None and (model.tile, model.raster) == (best.tile, best.raster):
+        text += ", the model's choice too"
+    elif model is not None:
+        text += f", the model's choice {model.us:.1f} us ({model.tile}, raster {model.raster})"
+    if second is not None:
+        text += f", runner-up {second.us:.1f} us ({second.tile})"
+    return f"{text}; {found.path}, measured for m = {found.m}"
+
+
+# --- whatever the rows ---------------------------------------------------------------------------------
+
+#: Rows for which the plan of a batch-invariant problem is made, however many there are.
+_INVARIANT_ROWS = 256
+
+
+def _invariant(problem: GemmProblem, profile: ArchProfile, device: Device, plans: list[GemmPlan]) -> GemmPlan:
+    """The plan of a problem whose rows must not depend on how many there are, nor on where they lie.
+
+    One schedule, atom and tile for all m, chosen from N, K, dtypes and B alone, as if A had a fixed number of
+    contiguous rows; K is not split and operands are not exchanged. An element of D then is the same sum in the
+    same order whatever row of a tile it is in. What only moves data (widths of accesses, stores) may differ.
+    """
+    if major_of(problem.a) != "k":
+        raise UnsupportedError(
+            "gemm", "batch_invariant=True and rows of A that are not contiguous", "A with stride 1 along K"
+        )
+    natural = problem.k * problem.a.dtype.bytes
+    rows = replace(problem.a, strides=(problem.k, 1), batch_strides=(0,) * len(problem.batch))
+    a = replace(rows, alignment=min(natural & -natural, 16))
+    d = replace(problem.d, strides=(-(-problem.n // 16) * 16, 1), alignment=16)
+    d = replace(d, batch_strides=(0,) * len(problem.batch))
+    typical = replace(problem, m=_INVARIANT_ROWS, a=a, d=d)
+
+    def fixed(candidate: GemmPlan) -> bool:
+        return candidate.kernel.tile.split == 1 and not candidate.swap
+
+    choices = [p for p in _considered(typical, profile, device)[0] if fixed(p)]
+    if not choices:
+        raise UnsupportedError("gemm", f"no batch-invariant kernel of profile {profile.name} takes it", "")
+    best, rivals = _cheapest(choices)
+    chosen = next((p for p in plans if name_of(p) == name_of(best)), None)
+    if chosen is None:
+        raise UnsupportedError(
+            "gemm",
+            f"batch_invariant=True takes {name_of(best)} for K = {problem.k}, which cannot take this A",
+            "rows of A on 16-byte boundaries and at most one batch dimension, as a contiguous A has them",
+        )
+    reason = (
+        f"batch invariant: {name_of(best)} whatever m, the cheapest of {rivals} for {_INVARIANT_ROWS} rows; "
+        f"{chosen.cost:.1f} us expected, limit: {chosen.limit}"
+    )
+    return replace(chosen, reasons=(reason,))
 
 
 # --- launch --------------------------------------------------------------------------------------------

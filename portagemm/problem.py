@@ -45,6 +45,23 @@ class Operand:
     alignment: int = 16
 
 
+def major_of(operand: Operand) -> str:
+    """Which dimension is contiguous: "k", "mn" or, where neither is, "strided"."""
+    if operand.strides[1] == 1:
+        return "k"
+    return "mn" if operand.strides[0] == 1 else "strided"
+
+
+def access_bytes(operand: Operand, contiguous: int, limit: int = 16) -> int:
+    """Widest aligned access along dimension `contiguous`: address and all other strides are multiples of it."""
+    size = operand.dtype.bytes
+    others = (operand.strides[1 - contiguous], *operand.batch_strides)
+    width = min(operand.alignment, limit)
+    while width > size and any(stride * size % width for stride in others):
+        width //= 2
+    return max(width, size)
+
+
 @dataclass(frozen=True)
 class GemmProblem:
     """Shapes, layouts and epilogue of one GEMM.
@@ -56,6 +73,7 @@ class GemmProblem:
         precision: for fp32 operands "ieee" (FP32 FMA) or "tf32"; "ieee" for 16-bit operands.
         swapped: A and B were exchanged so that D is addressed row by row (a column-major `out`).
         constant_b: the caller says that no kernel in flight writes B, so that it may be read early.
+        batch_invariant: the plan must not depend on m, nor on where rows of A lie.
     """
 
     m: int
@@ -71,6 +89,7 @@ class GemmProblem:
     precision: str = "ieee"
     swapped: bool = field(default=False)
     constant_b: bool = False
+    batch_invariant: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,11 +168,14 @@ def build(
     *,
     activation: str = "none",
     precision: str = "ieee",
+    constant_b: bool = False,
+    batch_invariant: bool = False,
 ) -> GemmProblem:
     """The canonical problem of D = act(alpha * A @ B + beta * C + bias).
 
     `a` is (..., m, k), `b` (..., k, n), `d` (..., m, n); `c` and `bias` broadcast to d. Nothing is copied:
-    what torch calls a transpose, a slice or an expand becomes strides.
+    what torch calls a transpose, a slice or an expand becomes strides. A batch-invariant problem never has A
+    and B exchanged; in one that has, the caller's `b` is not B, so `constant_b` says nothing there.
 
     Raises UnsupportedError where no kernel can address the operands (the vendor's library can).
     """
@@ -180,13 +202,13 @@ def build(
 
     ma, mb, md, mc, mbias = matrix
     assert ma is not None and mb is not None and md is not None
-    _canonical(ma, m, k)
+    _canonical(ma, m, k, batch_invariant)
     _canonical(mb, n, k)
-    _canonical(md, m, n)
+    _canonical(md, m, n, batch_invariant)
     for strides in (mc, mbias):
         if strides is not None:
             _canonical_epilogue(strides, m, n)
-    swapped = md[1] != 1 and md[0] == 1
+    swapped = md[1] != 1 and md[0] == 1 and not batch_invariant
     if swapped:
         m, n = n, m
         views[0], views[1] = views[1], views[0]
@@ -217,6 +239,8 @@ def build(
         activation=activation,
         precision=precision,
         swapped=swapped,
+        constant_b=constant_b and not swapped,
+        batch_invariant=batch_invariant,
     )
 
 
@@ -315,8 +339,15 @@ def _fold(
     return extent * folded
 
 
-def _canonical(strides: list[int], rows: int, cols: int) -> None:
-    """Give a dimension of extent 1 the stride that helps most: it is never used to address anything."""
+def _canonical(strides: list[int], rows: int, cols: int, plain: bool = False) -> None:
+    """Give a dimension of extent 1 the stride that helps most: it is never used to address anything.
+
+    `plain`: the stride of a contiguous matrix instead, so that one row looks like one of many.
+    """
+    if plain:
+        strides[1] = 1 if cols == 1 else strides[1]
+        strides[0] = cols if rows == 1 else strides[0]
+        return
     if cols == 1:
         strides[1] = _padded(rows) if strides[0] == 1 and rows > 1 else 1
     if rows == 1:

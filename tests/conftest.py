@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # One test process must not take all cores while others run beside it.
 os.environ.setdefault("OMP_NUM_THREADS", "2")
+# What was tuned on this machine must not decide what is tested.
+os.environ.setdefault("PORTAGEMM_TUNING", "off")
 
 
 @pytest.hookimpl(trylast=True)
