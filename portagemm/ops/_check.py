@@ -42,18 +42,23 @@ def options(
     deterministic: object,
     batch_invariant: object,
     activation: object,
+    constant_b: object,
 ) -> None:
     """Raise OptionError (or UnsupportedError) unless every keyword has a value we can honour."""
     if fallback not in FALLBACKS:
         raise OptionError("fallback", repr(fallback), ", ".join(map(repr, FALLBACKS)))
-    for name, value in (("deterministic", deterministic), ("batch_invariant", batch_invariant)):
+    for name, value in (
+        ("deterministic", deterministic),
+        ("batch_invariant", batch_invariant),
+        ("constant_b", constant_b),
+    ):
         if not isinstance(value, bool):
             raise OptionError(name, repr(value), "True, False")
-    if batch_invariant:
+    if batch_invariant and fallback == "vendor":
         raise UnsupportedError(
             operation,
-            "batch_invariant=True is not implemented yet, and the vendor's library does not promise it",
-            "batch_invariant=False",
+            'batch_invariant=True with fallback="vendor": torch\'s library does not promise it',
+            'fallback="auto" or "error"',
         )
     if activation is not None and activation not in ACTIVATIONS:
         raise OptionError("activation", repr(activation), f"None, {', '.join(map(repr, ACTIVATIONS))}")

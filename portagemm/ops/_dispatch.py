@@ -45,6 +45,7 @@ class Options(NamedTuple):
     deterministic: bool
     batch_invariant: bool
     activation: str | None
+    constant_b: bool = False
     zero_alpha: bool = False
     zero_beta: bool = True
 
@@ -344,6 +345,9 @@ def _first(
     """A call the hot path cannot take: check it, decide it (once), run it."""
     request = check(operation, a, b, c, bias, out, alpha, beta, options)
     tensors = (request.a, request.b, request.c, request.out, request.bias)
+    at = Options._fields.index("constant_b")
+    if options[at] != request.options.constant_b:
+        options = (*options[:at], request.options.constant_b, *options[at + 1 :])
     key = _key(operation, tensors, options)
     call = calls.find(key)
     if call is None:
@@ -384,11 +388,12 @@ def check(
 ) -> Request:
     """Everything an operation demands of its arguments. Raises the errors of portagemm.errors."""
     chosen = Options(*options)  # type: ignore[arg-type]
-    _check.options(operation.name, *chosen[:5])
+    _check.options(operation.name, *chosen[:6])
     na, nb, nc, nbias = operation.names
     for name, scalar in (("alpha", alpha), ("beta", beta)):
         if isinstance(scalar, bool) or not isinstance(scalar, (int, float)):
             raise OperandError(name, repr(scalar), "a Python float")
+    given_b = b
     a, b = _check.tensor(na, a), _check.tensor(nb, b)
     c = None if c is None else _check.tensor(nc, c)
     bias = None if bias is None else _check.tensor(nbias, bias)
@@ -403,6 +408,8 @@ def check(
             a, b = a.to(cast), b.to(cast)
             c = None if c is None else c.to(cast)
             bias = None if bias is None else bias.to(cast)
+    if b is not given_b:  # a copy made just now, by a kernel in flight
+        chosen = chosen._replace(constant_b=False)
     for name, x, or_fp32 in ((nb, b, False), (nc, c, True), (nbias, bias, True), ("out", out, True)):
         if x is not None:
             _check.same_device(name, x, a, na)
@@ -477,7 +484,7 @@ def decide(request: Request, prepare: bool = True) -> Decision:
         selection = launch.selection_of(device)
         reasons.append(f"profile {selection.profile.name}: {selection.reason}")
         reasons.extend(selection.warnings)
-        if fallback == "auto" and selection.prefer_vendor:
+        if fallback == "auto" and selection.prefer_vendor and not request.options.batch_invariant:
             reasons.append(
                 f"profile {selection.profile.name} was not made for this device: torch's library is safer"
                 ' (fallback="error" forces our kernel)'
@@ -495,7 +502,7 @@ def decide(request: Request, prepare: bool = True) -> Decision:
             reasons.append(launch.compile_outlook(device, plan))
         return Decision("own", tuple(reasons), problem, plan, selection, prepared)
     except (UnsupportedError, BackendUnavailableError, NoCompilerError, CompileError) as e:
-        if fallback == "error":
+        if fallback == "error" or request.options.batch_invariant:  # torch's library does not promise it
             raise
         reasons.append(f"{type(e).__name__}: {e}")
         return Decision("vendor", tuple(reasons), problem)
@@ -526,6 +533,8 @@ def problem_of(request: Request) -> GemmProblem:
         None if request.bias is None else _check.view(request.bias),
         activation=request.options.activation or "none",
         precision=fp32_precision() if request.a.dtype == _fp32 else "ieee",
+        constant_b=request.options.constant_b,
+        batch_invariant=request.options.batch_invariant,
     )
 
 
@@ -536,12 +545,14 @@ def _describe(p: GemmProblem) -> str:
     epilogue = [f"C {p.c.dtype}"] if p.c else []
     epilogue += [f"bias {p.bias.dtype}"] if p.bias else []
     epilogue += [p.activation] if p.activation != "none" else []
+    promises = "; batch invariant" if p.batch_invariant else ""
+    promises += "; b is constant" if p.constant_b else ""
     after = f", epilogue {' + '.join(epilogue)}" if epilogue else ""
     precision = f" ({p.precision})" if p.a.dtype.name == "fp32" else ""
     return (
         f"problem {batch}{p.m}x{p.n}x{p.k} {p.a.dtype}{precision} -> {p.d.dtype}, strides A {p.a.strides} "
         f"B {p.b.strides} D {p.d.strides}, alignment {p.a.alignment}/{p.b.alignment}/{p.d.alignment} bytes"
-        f"{after}{swapped}"
+        f"{after}{swapped}{promises}"
     )
 
 

@@ -28,6 +28,7 @@ def gemm(
     fallback: str = "auto",
     deterministic: bool = True,
     batch_invariant: bool = False,
+    constant_b: bool = False,
 ) -> Tensor:
     """activation(alpha * a @ b + beta * c + bias), summed in fp32 and rounded once.
 
@@ -40,7 +41,7 @@ def gemm(
         alpha, beta: Python numbers.
         bias: broadcasts to the result; the dtype of `a` or fp32. (N,) is one a column, (M, 1) one a row.
         activation: None, "none", "relu", "gelu" (erf form), "gelu_tanh" (tanh form) or "silu".
-        out, out_dtype, fallback, deterministic, batch_invariant: as for matmul.
+        out, out_dtype, fallback, deterministic, batch_invariant, constant_b: as for matmul.
 
     Raises: as matmul; also OperandError where beta is not 0 and there is no C.
     """
@@ -53,7 +54,7 @@ def gemm(
         out,
         alpha,
         beta,
-        (out_dtype, fallback, deterministic, batch_invariant, activation, alpha == 0, beta == 0),
+        (out_dtype, fallback, deterministic, batch_invariant, activation, constant_b, alpha == 0, beta == 0),
     )
 
 
@@ -71,6 +72,7 @@ def request(
     fallback: str = "auto",
     deterministic: bool = True,
     batch_invariant: bool = False,
+    constant_b: bool = False,
 ) -> _dispatch.Request:
     """The checked call, not run: for explain and tests."""
     options: tuple[Any, ...] = (
@@ -79,6 +81,7 @@ def request(
         deterministic,
         batch_invariant,
         activation,
+        constant_b,
         alpha == 0,
         beta == 0,
     )

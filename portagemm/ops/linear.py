@@ -25,6 +25,7 @@ def linear(
     fallback: str = "auto",
     deterministic: bool = True,
     batch_invariant: bool = False,
+    constant_b: bool = False,
 ) -> Tensor:
     """activation(x @ w.T + bias) in one kernel, summed in fp32 and rounded once.
 
@@ -34,6 +35,7 @@ def linear(
         bias: (N,); the dtype of `x` or fp32.
         activation: None, "none", "relu", "gelu" (erf form), "gelu_tanh" (tanh form) or "silu".
         out, out_dtype, fallback, deterministic, batch_invariant: as for matmul.
+        constant_b: as for matmul; of `w`.
 
     Returns:
         (..., N).
@@ -49,7 +51,7 @@ def linear(
         out,
         1.0,
         0.0,
-        (out_dtype, fallback, deterministic, batch_invariant, activation),
+        (out_dtype, fallback, deterministic, batch_invariant, activation, constant_b),
     )
 
 
@@ -64,7 +66,8 @@ def request(
     fallback: str = "auto",
     deterministic: bool = True,
     batch_invariant: bool = False,
+    constant_b: bool = False,
 ) -> _dispatch.Request:
     """The checked call, not run: for explain and tests."""
-    options: tuple[Any, ...] = (out_dtype, fallback, deterministic, batch_invariant, activation)
+    options: tuple[Any, ...] = (out_dtype, fallback, deterministic, batch_invariant, activation, constant_b)
     return _dispatch.check(OPERATION, x, w, None, bias, out, 1.0, 0.0, options)

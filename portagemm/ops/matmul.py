@@ -23,6 +23,7 @@ def matmul(
     fallback: str = "auto",
     deterministic: bool = True,
     batch_invariant: bool = False,
+    constant_b: bool = False,
 ) -> Tensor:
     """The matrix product of `a` and `b`, with torch.matmul's shapes: vectors, matrices, broadcast batches.
 
@@ -38,7 +39,11 @@ def matmul(
         fallback: what to do where no kernel of ours fits: "auto" takes torch's library and says so (log,
             explain), "error" raises, "vendor" always takes torch's library.
         deterministic: equal inputs give equal bytes. All kernels are; False promises less, not more.
-        batch_invariant: True is not implemented yet and raises UnsupportedError.
+        batch_invariant: True: a row of the result has the same bytes however many rows `a` has and wherever in
+            `a` it lies: one kernel for all M, so few rows are slower. Rows of `a` must be contiguous. Where no
+            kernel of ours can do it the call raises UnsupportedError: torch's library does not promise it.
+        constant_b: True: no kernel in flight writes `b`, as with frozen weights. The kernel may then read it
+            before the kernels launched earlier have ended. Wrong results if it is not so.
 
     Returns:
         (..., M, N) without the dimensions that a vector operand lacks.
@@ -61,7 +66,7 @@ def matmul(
         out,
         1.0,
         0.0,
-        (out_dtype, fallback, deterministic, batch_invariant, None),
+        (out_dtype, fallback, deterministic, batch_invariant, None, constant_b),
     )
 
 
@@ -74,7 +79,8 @@ def request(
     fallback: str = "auto",
     deterministic: bool = True,
     batch_invariant: bool = False,
+    constant_b: bool = False,
 ) -> _dispatch.Request:
     """The checked call, not run: for explain and tests."""
-    options: tuple[Any, ...] = (out_dtype, fallback, deterministic, batch_invariant, None)
+    options: tuple[Any, ...] = (out_dtype, fallback, deterministic, batch_invariant, None, constant_b)
     return _dispatch.check(OPERATION, a, b, None, None, out, 1.0, 0.0, options)

@@ -406,7 +406,7 @@ def bad_inputs() -> dict[str, tuple[type[Exception], str, Any]]:
         ),
         "fallback": (errors.OptionError, r"fallback: given 'never'", lambda: mm(a, b, fallback="never")),
         "deterministic": (errors.OptionError, r"deterministic: given 1", lambda: mm(a, b, deterministic=1)),
-        "invariant": (errors.UnsupportedError, r"batch_invariant", lambda: mm(a, b, batch_invariant=True)),
+        "constant": (errors.OptionError, r"constant_b: given 1", lambda: mm(a, b, constant_b=1)),
         "invariant vendor": (
             errors.UnsupportedError,
             r"batch_invariant",
