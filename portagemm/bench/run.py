@@ -21,7 +21,7 @@ from .digest import sources_digest
 from .probe import ReadProbe
 from .report import Report, Row
 from .suites import BenchCase
-from .timing import Call, Effort, Timer, host_cost, make_timer
+from .timing import MOST_IN_CHAIN, Call, Effort, Timer, host_cost, make_timer
 
 #: Weights a chain rotates over, in bytes, so that no cache holds them.
 CHAIN_BYTES = 1 << 30
@@ -130,7 +130,9 @@ class Runner:
     def _chain(self, case: BenchCase, ours: operands.Operands, row: Row) -> None:
         budget = _CHAIN_BYTES_CPU if self.options.device == "cpu" else CHAIN_BYTES
         count = max(-(-budget // (case.batch * case.k * case.n * BY_NAME[case.dtype].bytes)), 2)
+        count = min(count, MOST_IN_CHAIN)
         weights = [operands.make_b(case, self.options.device, seed) for seed in range(count)]
+        # Weights of a chain are what constant_b is for: nothing writes them while it runs.
         calls: dict[str, list[Call]] = {"own": [_bind(ours.a, b, ours.out) for b in weights]}
         for peer in self._peers_of(case):
             out = torch.empty_like(ours.out)
@@ -200,11 +202,11 @@ class Runner:
         return found
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> object:
+def matmul(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, constant_b: bool = False) -> object:
     """Our product into `out`, never torch's."""
     import portagemm
 
-    return portagemm.matmul(a, b, out=out, fallback="error")
+    return portagemm.matmul(a, b, out=out, fallback="error", constant_b=constant_b)
 
 
 def matmul_allocating(a: torch.Tensor, b: torch.Tensor) -> object:
@@ -219,7 +221,7 @@ def _text(error: Exception) -> str:
 
 
 def _bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Call:
-    return lambda: matmul(a, b, out)
+    return lambda: matmul(a, b, out, constant_b=True)
 
 
 def _read_bytes(case: BenchCase) -> int:

@@ -26,6 +26,35 @@ DENSE_SHAPES: tuple[tuple[int, int, int], ...] = (
     (8192, 8192, 8192),
     (4096, 129280, 7168),
 )
+#: (N, K) of the weights that `decode16` streams, and the rows it has them multiplied with.
+DECODE_WEIGHTS: tuple[tuple[int, int], ...] = (
+    (6144, 2048),
+    (12288, 2048),
+    (12288, 4096),
+    (4096, 7168),
+    (7168, 2048),
+    (24576, 1536),
+    (8192, 8192),
+    (28672, 8192),
+)
+DECODE_ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+#: Weights that `decode16` has in fp16 too.
+_DECODE_FP16 = ((12288, 4096), (8192, 8192))
+#: Shapes whose other layouts `layouts16` times.
+LAYOUT_SHAPES: tuple[tuple[int, int, int], ...] = (
+    (4096, 12288, 4096),
+    (4096, 4096, 7168),
+    (4096, 7168, 2048),
+    (8192, 8192, 8192),
+)
+#: Shapes without waves half filled, so that `mma_sync16` compares main loops.
+MMA_SYNC_SHAPES: tuple[tuple[int, int, int], ...] = (
+    (2048, 2048, 2048),
+    (4096, 4096, 4096),
+    (4096, 4224, 4096),
+    (8192, 8192, 4096),
+    (8192, 8192, 8192),
+)
 RANDOM_COUNT = 100
 
 #: Most operations (2 M N K batch) of a random case by dtype, so that a run stays short on a large GPU.
@@ -78,6 +107,32 @@ def dense16(seed: int) -> list[BenchCase]:
     ]
 
 
+def decode16(seed: int) -> list[BenchCase]:
+    """Few rows on large weights, NT: bf16, and fp16 for two of the weights. `seed` is not used."""
+    bf16 = [("bf16", n, k) for n, k in DECODE_WEIGHTS]
+    return [
+        BenchCase("matmul", dtype, "NT", m, n, k, timings=TIMINGS)
+        for dtype, n, k in (*bf16, *(("fp16", n, k) for n, k in _DECODE_FP16))
+        for m in DECODE_ROWS
+    ]
+
+
+def layouts16(seed: int) -> list[BenchCase]:
+    """The layouts that dense16 leaves out, bf16. `seed` is not used."""
+    return [
+        BenchCase("matmul", "bf16", layout, m, n, k)
+        for layout in ("NN", "TN", "TT")
+        for m, n, k in LAYOUT_SHAPES
+    ]
+
+
+def mma_sync16(seed: int) -> list[BenchCase]:
+    """Large shapes for the schedules on mma.sync, under a forced profile a100 or rtx4090. `seed` is not used."""
+    return [
+        BenchCase("matmul", dtype, "NT", m, n, k) for dtype in ("bf16", "fp16") for m, n, k in MMA_SYNC_SHAPES
+    ]
+
+
 def host(seed: int) -> list[BenchCase]:
     """Shapes a CPU does in milliseconds, fp32. `seed` is not used."""
     shapes = ((1024, 1024, 1024), (256, 1024, 1024), (1, 4096, 4096), (512, 511, 513))
@@ -110,8 +165,11 @@ def _extent(source: random.Random, low: int, high: int) -> int:
 
 
 SUITES: dict[str, Callable[[int], list[BenchCase]]] = {
+    "decode16": decode16,
     "dense16": dense16,
     "host": host,
+    "layouts16": layouts16,
+    "mma_sync16": mma_sync16,
     "random": random_shapes,
 }
 

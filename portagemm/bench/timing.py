@@ -21,6 +21,8 @@ Call = Callable[[], object]
 #: Least bytes of the flush buffer. Writing it also lets the host run ahead of the device.
 _LEAST_FLUSH = 256 << 20
 _SPIN_CYCLES = 400_000
+#: Most calls of a chain: more only make its graph slow to capture.
+MOST_IN_CHAIN = 256
 
 
 @dataclass(frozen=True)
