@@ -204,6 +204,8 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         a.copy == "tensor"
         and problem.c is None
         and tile.waves[1] == 1
+        # A tensor store writes whole 16 bytes, also where D ends within them.
+        and problem.n * d.dtype.bytes % 16 == 0
         and _tensor_obstacle("D", d, 1, problem.batch) is None
     ):
         store, columns = "tensor", _strip_columns(tile, profile.wave_size, 64)

@@ -217,8 +217,8 @@ struct tensor_copy {
 };
 
 // Accumulators -> 16-bit D by stmatrix and tensor store. Every warp sends its 16 rows on their way by itself, Columns
-// at a time through two buffers, so that no warp waits for another. The store clips at D's edges. For D contiguous
-// along n, 16-byte aligned.
+// at a time through two buffers, so that no warp waits for another. The store clips at D's edges, but along n in steps of
+// 16 bytes: for D contiguous along n, 16-byte aligned, with rows of whole 16 bytes.
 template <class ElementD, class Tile, int Columns>
 struct tensor_store {
     using atom = typename Tile::atom;
@@ -248,8 +248,16 @@ struct tensor_store {
             for (i32 s = 0; s < strips; s++) {
                 const i32 n0 = w.n + origin.col + s * Columns;
                 u8* strip = memory.strip[warp][(i * strips + s) % 2];
-                // The strip is free once the store before the last has read it; only the thread that issued it knows.
-                if (lane % 32 == 0) asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+                // A buffer is free once the store that used it has read it; only the thread that issued it knows. Within
+                // a tile that is the store before the last. NOTE: a tile begins with the first buffer, whichever the tile
+                // before ended with, so there both must be free.
+                if (lane % 32 == 0) {
+                    if (i == 0 && s == 0) {
+                        asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+                    } else {
+                        asm volatile("cp.async.bulk.wait_group.read 1;" ::: "memory");
+                    }
+                }
                 barrier<scope::wave>(role);
                 PG_UNROLL
                 for (i32 q = 0; q < Columns / 16; q++) {
