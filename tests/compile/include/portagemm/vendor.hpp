@@ -20,10 +20,14 @@ namespace pg::vendor {
 constexpr int wave_size = PG_CHECK_WAVE_SIZE;
 constexpr bool widens_to_block(int scope) { return scope == 1; }
 
+// Which block runs: a check sets it.
+inline long long block_now = 0, blocks_now = 1;
+inline int rank_now = 0;
+
 inline int thread() { return 0; }
-inline long long block() { return 0; }
-inline long long blocks() { return 1; }
-inline int cluster_rank() { return 0; }
+inline long long block() { return block_now; }
+inline long long blocks() { return blocks_now; }
+inline int cluster_rank() { return rank_now; }
 inline unsigned char* shared_memory() { return nullptr; }
 inline void barrier(int) {}
 inline void pair_barrier(int, int) {}
