@@ -41,11 +41,13 @@ struct tile_steps {
     // Registers of a lane that are full during products: sums, and what copies hold between fetch and commit.
     static constexpr i32 sums = tile::atoms_m * tile::atoms_n * atom::c_size;
     template <class Copy>
-    static constexpr i32 carried_by =
-        Copy::asynchronous
-            ? 0
-            : i32(sizeof(typename Copy::registers)) / min(4, Copy::vector* i32(sizeof(typename Copy::element)));
-    static constexpr i32 carried = carried_by<copy_a> + carried_by<copy_b>;
+    PG_HD static constexpr i32 carried_by() {
+        if constexpr (Copy::asynchronous) {
+            return 0;
+        } else {  // an element narrower than a register fills one, unless it came with others
+            return i32(sizeof(typename Copy::registers)) / min(4, Copy::vector * i32(sizeof(typename Copy::element)));
+        }
+    }
     static constexpr i32 stage_bytes = Config::stage_a::size + Config::stage_b::size;
     // Whether a lane's place in a stage is moved from atom to atom without carries (swizzled_stage::moved), and the atom
     // can make use of it.

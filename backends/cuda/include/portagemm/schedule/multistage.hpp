@@ -71,7 +71,9 @@ struct multistage {
         // between fetch and commit.
         template <class Tile>
         PG_DEVICE void stage_by_stage(Tile& tile, i32 k_tiles) {
-            constexpr bool at_once = Tile::sums + Tile::carried > 160;
+            constexpr i32 carried =
+                Tile::template carried_by<typename Tile::copy_a>() + Tile::template carried_by<typename Tile::copy_b>();
+            constexpr bool at_once = Tile::sums + carried > 160;
             i32 current = 0, ahead = Stages - 1;
             for (i32 kt = 0; kt < k_tiles; kt++) {
                 land(tile, current);
