@@ -242,16 +242,16 @@ _lock = threading.Lock()
 _tables: dict[tuple[Device, str], tuple[tuple[Path, dict[str, dict[int, Entry]]], ...]] = {}
 
 
-def enabled() -> bool:
-    """Whether tables are used at all."""
-    return os.environ.get(VARIABLE, "").strip().lower() != "off"
+def off() -> bool:
+    """Whether PORTAGEMM_TUNING leaves all tables out."""
+    return os.environ.get(VARIABLE, "").strip().lower() == "off"
 
 
 def tables(device: Device) -> tuple[tuple[Path, dict[str, dict[int, Entry]]], ...]:
     """(path, fresh entries) of every table of a device, in the order in which they are asked."""
-    variable = os.environ.get(VARIABLE, "").strip()
-    if variable.lower() == "off":
+    if off():
         return ()
+    variable = os.environ.get(VARIABLE, "").strip()
     with _lock:
         known = _tables.get((device, variable))
         if known is None:

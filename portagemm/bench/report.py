@@ -20,7 +20,10 @@ LARGE_M = 4096
 
 @dataclass
 class Row:
-    """One case under one timing. Times are microseconds, None where not measured."""
+    """One case under one timing. Times are microseconds, None where not measured.
+
+    best_us and best_plan are the fastest plan's, where all were searched in the same run.
+    """
 
     op: str
     dtype: str
@@ -44,6 +47,8 @@ class Row:
     peers_host_us: dict[str, float] = field(default_factory=dict)
     sm_clock_mhz: int | None = None
     max_rel_err: float | None = None
+    best_us: float | None = None
+    best_plan: str | None = None
     error: str | None = None
 
     @classmethod
@@ -127,6 +132,7 @@ def row_text(row: Row) -> str:
         f"{case:44} {row.us or 0:9.1f} us {row.tflops or 0:7.4g} TF"
         f"  torch {row.peers_us.get('torch', 0):9.1f} us  ratio {row.ratio() or 0:5.3f}"
         f"  read {row.read_us or 0:7.1f} us  err {row.max_rel_err or 0:.0e}"
+        f"{f'  best {row.best_us:9.1f} us' if row.best_us else ''}"
         f"  {(row.plan or '').partition(', waves')[0]}"
     )
 
@@ -140,6 +146,9 @@ def summary_text(report: Report) -> str:
     ]
     for name, count, mean, lowest in summary(report.rows):
         lines.append(f"ratio to torch, {name}: geometric mean {mean:.3f}, lowest {lowest:.3f}, {count} rows")
+    from .bars import bar_lines
+
+    lines += bar_lines(report.suite, report.rows)
     costs = {row.dtype: (row.host_us, row.peers_host_us.get("torch")) for row in report.rows if row.host_us}
     for dtype, (ours, torch_us) in costs.items():
         lines.append(f"host cost {dtype}: {ours:.2f} us a call, torch {torch_us or 0:.2f} us")

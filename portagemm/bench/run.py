@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from . import environment, operands, peers
 from .digest import sources_digest
 from .probe import ReadProbe
 from .report import Report, Row
+from .search import Search
 from .suites import BenchCase
 from .timing import MOST_IN_CHAIN, Call, Effort, Timer, host_cost, make_timer
 
@@ -40,6 +41,7 @@ class Options:
         budget: seconds after which the remaining cases become rows with an error; None: no limit.
         host_calls: calls of the host-cost measurement; 0 leaves it out.
         probe: time the read-only probe. ceilings: measure copy, read and matrix ceilings.
+        search: seconds a case may spend on searching all plans for the fastest; None: no search.
     """
 
     device: str = "cpu"
@@ -49,6 +51,7 @@ class Options:
     host_calls: int = 10_000
     probe: bool = True
     ceilings: bool = True
+    search: float | None = None
 
 
 class Runner:
@@ -123,9 +126,25 @@ class Runner:
         calls: dict[str, Call] = {"own": lambda: matmul(ours.a, ours.b, ours.out)}
         for peer in self._peers_of(case):
             calls[peer.name] = peer.prepare(ours.a, ours.b, torch.empty_like(ours.out))
-        self._store(case, row, self.timer.alone(calls, self.options.effort))
+        if self.options.search is not None:
+            calls["best"] = self._fastest(case, ours, row)
+        times = self.timer.alone(calls, self.options.effort)
+        row.best_us = times.pop("best", None)
+        self._store(case, row, times)
         if self.probe is not None:
             row.read_us = self.probe.alone(_read_bytes(case))
+
+    def _fastest(self, case: BenchCase, ours: operands.Operands, row: Row) -> Call:
+        """The fastest of all plans. Raises RuntimeError when one of them gives wrong numbers."""
+        search = Search(self.device, self.timer, Effort(0.1), self.options.search)
+        found = search(replace(case, timings=("alone",)), ours)
+        for plan, why in found.failed:
+            if why.startswith("wrong"):
+                raise RuntimeError(f"{plan}: {why}")
+        row.best_plan = found.plan.explain()
+        prepared = launch.launcher(operands.problem(case), self.device, found.plan)
+        out = torch.empty_like(ours.out)
+        return lambda: prepared(ours.a.data_ptr(), ours.b.data_ptr(), 0, out.data_ptr(), 0)
 
     def _chain(self, case: BenchCase, ours: operands.Operands, row: Row) -> None:
         budget = _CHAIN_BYTES_CPU if self.options.device == "cpu" else CHAIN_BYTES

@@ -8,7 +8,9 @@ import click
 
 
 @click.command("bench")
-@click.option("--suite", "suite_name", required=True, help="dense16, random or host.")
+@click.option(
+    "--suite", "suite_name", required=True, help="decode16, dense16, host, layouts16, mma_sync16 or random."
+)
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here."
 )
@@ -29,6 +31,10 @@ import click
     default=None,
     help="Calls of the host-cost measurement; 0: none. Default: 10000, on the CPU 1000.",
 )
+@click.option("--untuned", is_flag=True, help="No tuning tables, as PORTAGEMM_TUNING=off.")
+@click.option(
+    "--search", type=float, default=None, metavar="SECONDS", help="Search all plans, so long a case: best_us."
+)
 @click.option("--plain", is_flag=True, help="Plain text, a line a row.")
 @click.pass_context
 def command(
@@ -45,6 +51,8 @@ def command(
     seconds: float,
     budget: float | None,
     host_calls: int | None,
+    untuned: bool,
+    search: float | None,
     plain: bool,
 ) -> None:
     """Time SUITE and print the ratio to torch. Exit code 1 when a case failed."""
@@ -52,7 +60,10 @@ def command(
 
     if profile is not None:
         os.environ["PORTAGEMM_PROFILE"] = profile
+    if untuned:
+        os.environ["PORTAGEMM_TUNING"] = "off"
 
+    from portagemm import tuning
     from portagemm.bench import suites
     from portagemm.bench.report import Report, row_text, summary_text
     from portagemm.bench.run import Options, Runner, find_device
@@ -72,6 +83,7 @@ def command(
             effort=Effort(seconds=seconds),
             budget=budget,
             host_calls=host_calls,
+            search=search,
         )
         runner = Runner(find_device(options.device), options)
     except ValueError as error:
@@ -91,6 +103,7 @@ def command(
     click.echo(summary_text(report))
     if suite_name == "random":
         report.versions["suite_seed"] = str(seed)
+    report.versions["tuning"] = "off" if tuning.off() else "on"
     if json_path is not None:
         report.write(json_path)
         click.echo(f"written to {json_path}")
