@@ -256,6 +256,7 @@ def _construct(file: Path, data: dict[str, Any]) -> ArchProfile:
                     tile.get("split", 1),
                     tile.get("resident", 1),
                     tile.get("swap", False),
+                    tile.get("loaders", 1),
                 )
                 for tile in tiles
             )

@@ -88,6 +88,7 @@ class TileConfig:
         stages: buffers in shared memory. cluster: blocks along m that share B.
         split: blocks of a cluster that share one tile's K. resident: blocks a unit should hold at once.
         swap: the tile is of the exchanged problem, D^T = B A^T: for few rows of A.
+        loaders: waves that only load, where the schedule has such.
     """
 
     atom: str
@@ -98,6 +99,7 @@ class TileConfig:
     split: int = 1
     resident: int = 1
     swap: bool = False
+    loaders: int = 1
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class KernelConfig:
         store: "staged", "tensor", "split" or "direct". columns: width of a staged strip, in elements.
         along: "n" or "m": how D's elements of a vector follow each other.
         c, bias: dtypes, or None where the epilogue reads none. activation: one of problem.ACTIVATIONS.
+        delay: nanoseconds that waits and arrivals pause at random, for tests (portagemm/delays.py); 0: never.
     """
 
     schedule: str
@@ -61,6 +62,7 @@ class KernelConfig:
     c: str | None = None
     bias: str | None = None
     activation: str = "none"
+    delay: int = 0
 
     def symbol(self, arch: str) -> str:
         """The kernel's extern "C" name: says arch, dtypes, layout, schedule, tile and epilogue."""
@@ -83,6 +85,8 @@ class KernelConfig:
             parts.append(f"split{t.split}")
         if t.resident > 1:
             parts.append(f"r{t.resident}")
+        if SCHEDULES[self.schedule].loading_waves:
+            parts.append(f"l{t.loaders}")
         if self.along != "n":
             parts.append("along_m")
         if self.activation != "none":
@@ -91,6 +95,8 @@ class KernelConfig:
             parts.append(f"c{self.c}")
         if self.bias is not None:
             parts.append(f"bias{self.bias}")
+        if self.delay:
+            parts.append(f"delay{self.delay}")
         return "_".join(parts)
 
 
@@ -224,11 +230,13 @@ COPIES: dict[str, CopyPart] = {
 
 @dataclass(frozen=True)
 class SchedulePart:
-    """A main loop in device code, formatted with stages, threads, consumers, cluster, split, resident, min_blocks.
+    """A main loop in device code, formatted with stages, threads, consumers, cluster, split, resident, min_blocks,
+    compute_threads, loaders.
 
     Attributes:
         copies: copies it can drive, best first.
         loader: whether threads besides those that compute load: a wave, or a warpgroup where registers move.
+        loading_waves: whether waves besides those that compute load: as many as the tile's `loaders`.
         barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
     """
@@ -237,6 +245,7 @@ class SchedulePart:
     cpp: str
     copies: tuple[str, ...]
     loader: bool = False
+    loading_waves: bool = False
     barrier_bytes: int = 0
     persistent: bool = False
 
@@ -249,6 +258,14 @@ SCHEDULES: dict[str, SchedulePart] = {
         "portagemm/schedule/multistage.hpp",
         "pg::multistage<{stages}, {threads}, {min_blocks}>",
         ("async", "register"),
+    ),
+    "split_multistage": SchedulePart(
+        "portagemm/schedule/split_multistage.hpp",
+        "pg::split_multistage<{stages}, {compute_threads}, {loaders}, {resident}>",
+        ("async", "register"),
+        loading_waves=True,
+        barrier_bytes=16,
+        persistent=True,
     ),
     "pingpong": SchedulePart("portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}, 1>", ("vgpr",)),
     "warp_specialized": SchedulePart(
@@ -276,7 +293,14 @@ def block_threads(config: KernelConfig, wave_size: int) -> int:
     if SCHEDULES[config.schedule].loader:
         group = ATOMS[tile.atom].lanes or wave_size
         threads += group if tile.resident == 1 and threads > group else wave_size
-    return threads
+    return threads + (tile.loaders * wave_size if SCHEDULES[config.schedule].loading_waves else 0)
+
+
+def load_threads(config: KernelConfig, wave_size: int) -> int:
+    """Threads that share a copy: all of a block, or the waves that do nothing else."""
+    if SCHEDULES[config.schedule].loading_waves:
+        return config.tile.loaders * wave_size
+    return block_threads(config, wave_size)
 
 
 def _round_up(value: int, multiple: int) -> int:
@@ -378,7 +402,7 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
             stage=f"stage_{name}",
             major=operand.major,
             width=operand.width,
-            threads=threads,
+            threads=load_threads(config, profile.wave_size),
             operand=name,
             slices=operand.slices,
         )
@@ -415,6 +439,8 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
             split=tile.split,
             resident=tile.resident,
             min_blocks=max(1, _RESIDENT_THREADS // threads),
+            compute_threads=compute_threads(tile, profile.wave_size),
+            loaders=tile.loaders,
         ),
         stage_a=stage(part.stage_a, block_m, config.a),
         stage_b=stage(part.stage_b, block_n, config.b),
@@ -445,4 +471,5 @@ def kernel_source(config: KernelConfig, profile: ArchProfile, target: Target) ->
             shared_include_dir(),
             Path(__file__).resolve().parent,
         ),
+        defines=(("PORTAGEMM_DELAY", str(config.delay)),) if config.delay else (),
     )

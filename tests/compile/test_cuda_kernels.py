@@ -397,6 +397,21 @@ def check_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
         assert all(".BF16" in text for text in having(code, "HMMA"))
 
 
+def check_split_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
+    unit = {"mma_16816": "HMMA.16816.F32", "mma_1688_tf32": "HMMA.1688.F32.TF32", "fma": "FFMA"}[
+        kernel.tile.atom
+    ]
+    assert len(having(code, "BAR.SYNC")) == 1, "the block meets once, when its barriers are made"
+    loops = [innermost_loop(code, unit, *(["LDSM"] if kernel.tile.atom == "mma_16816" else []))]
+    if kernel.a.copy == kernel.b.copy == "async":
+        loops.append(innermost_loop(code, "LDGSTS", "ARRIVES.LDGSTSBAR"))
+    for loop in loops:
+        assert not having(loop, "BAR"), "a block barrier in a main loop"
+        # Before sm_90 an arrival is an atomic behind a fence among the block's own waves.
+        fences = [text for text in having(loop, *STALLS) if "MEMBAR.ALL.CTA" not in text]
+        assert not fences, "a fence in a main loop"
+
+
 def check_single_buffer(kernel: KernelConfig, code: list[Instruction]) -> None:
     loop = innermost_loop(code, "FFMA", "LDS", "BAR.SYNC")
     assert not having(loop, *STALLS), "a fence in the main loop"
@@ -405,6 +420,7 @@ def check_single_buffer(kernel: KernelConfig, code: list[Instruction]) -> None:
 CHECKS = {
     "warp_specialized": check_warp_specialized,
     "multistage": check_multistage,
+    "split_multistage": check_split_multistage,
     "single_buffer": check_single_buffer,
 }
 
