@@ -32,7 +32,7 @@ struct register_copy {
     static constexpr i32 chunks = chunks_k * chunks_mn;
     static constexpr i32 rounds = ceil_div(chunks, Threads);
     struct registers {
-        Element value[rounds][vector];
+        alignas(Width) Element value[rounds][vector];  // written as whole chunks
     };
 
     // Neighbouring threads take neighbouring chunks of the contiguous dimension.
