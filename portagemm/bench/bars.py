@@ -113,9 +113,9 @@ def bar_lines(suite: str, rows: Sequence[Row]) -> list[str]:
         figure = bar.figure(rows) if bar.suite == suite else None
         if figure is None:
             continue
-        bound = f">= {bar.least:g}" if bar.least is not None else f"<= {bar.most:g}"
-        verdict = (
-            "" if bar.least is bar.most is None else f" ({bound}: {'met' if bar.met(figure) else 'MISSED'})"
-        )
+        verdict = ""
+        if bar.least is not None or bar.most is not None:
+            bound = f"<= {bar.most:g}" if bar.least is None else f">= {bar.least:g}"
+            verdict = f" ({bound}: {'met' if bar.met(figure) else 'MISSED'})"
         lines.append(f"bar {bar}: {figure:.3f}{verdict}")
     return lines
