@@ -1,6 +1,7 @@
 // Hopper (sm_90a): wgmma on operands in shared memory, tensor copies (TMA) that complete on mbarriers, clusters.
 // PTX ISA sections: mbarrier, cp.async.bulk.tensor, wgmma, stmatrix, setmaxnreg, barrier.cluster.
 #pragma once
+#include <portagemm/arch/mbarrier.hpp>
 #include <portagemm/arch/wgmma.hpp>
 #include <portagemm/concepts.hpp>
 #include <portagemm/copy.hpp>
@@ -17,33 +18,19 @@ inline constexpr bool is_sm90a = true;
 
 // ---- Barriers of pair scope -----------------------------------------------------------------------------------------
 
-// A count of arrivals and of bytes in shared memory; waiting is for the end of a phase, phases alternate.
-struct transaction_barrier {
-    u64 state;
-
-    PG_DEVICE void init(i32 arrivals) {
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(vendor::shared_address(&state)), "r"(arrivals));
-    }
+// A barrier that also counts bytes, and that other blocks of the cluster reach.
+struct transaction_barrier : arrival_barrier {
     // One arrival, and `size` bytes that copies will announce.
     PG_DEVICE void arrive_expecting(i32 size) {
+        random_delay();
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(vendor::shared_address(&state)),
                      "r"(size)
                      : "memory");
     }
-    PG_DEVICE void wait(u32 phase) {
-        asm volatile(
-            "{.reg .pred done;\n"
-            "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-            "@!done bra again;}" ::"r"(vendor::shared_address(&state)),
-            "r"(phase)
-            : "memory");
-    }
-    PG_DEVICE void arrive() {
-        asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(vendor::shared_address(&state)) : "memory");
-    }
     // NOTE: the default scope (CTA) on purpose. It only frees a buffer whose reads have retired; with
     // .release.cluster ptxas puts a MEMBAR into every step of K, at a cost of 15 % (docs/performance.md).
     PG_DEVICE void arrive_at(i32 rank) {
+        random_delay();
         asm volatile(
             "{.reg .b32 remote;\n"
             "mapa.shared::cluster.u32 remote, %0, %1;\n"

@@ -26,17 +26,7 @@ struct warp_specialized {
         arch::transaction_barrier partials;  // counts the bytes of the other blocks' sums (Split > 1)
     };
 
-    // Place in the ring of stages. It runs on from tile to tile, so that the loader is ahead across tiles too.
-    struct ring {
-        i32 stage = 0;
-        u32 phase = 0;
-        PG_DEVICE void advance() {
-            if (++stage == Stages) {
-                stage = 0;
-                phase ^= 1;
-            }
-        }
-    };
+    using ring = arch::stage_ring<Stages>;
 
     struct loader {
         static constexpr bool loads = true, computes = false, whole_block = false;
