@@ -18,10 +18,10 @@ struct fma_atom {
     static constexpr i32 m = lanes_m * 4, n = lanes_n * 4, k = 4;
     static constexpr i32 a_size = 16, b_size = 16, c_size = 16;
     static constexpr i32 a_run = 4, b_run = 4, c_run = 1;
-    struct a_fragment {
+    struct alignas(16) a_fragment {  // read as whole chunks
         f32 x[a_size];
     };
-    struct b_fragment {
+    struct alignas(16) b_fragment {
         f32 x[b_size];
     };
 
