@@ -32,7 +32,12 @@ if TYPE_CHECKING:
     from portagemm.hal.source import KernelSource
 
 PROFILES = ("h100", "a100", "rtx4090")
-SUITES = ("dense16", "random")
+#: Suites by profile: those that `portagemm bench` runs under it.
+SUITES = {
+    "h100": ("dense16", "layouts16", "decode16", "random"),
+    "a100": ("mma_sync16",),
+    "rtx4090": ("mma_sync16",),
+}
 
 
 def h200() -> Device:
@@ -73,12 +78,19 @@ def check_sources(device: Device, selection: Selection, quick: bool) -> Iterator
         yield planner.kernel_source(kernel, selection.profile, selection.target)
 
 
-def bench_sources(device: Device, selection: Selection, seed: int) -> Iterator[KernelSource]:
-    """The planned kernel of every case of the suites, of host cost and start-up, and the read probe."""
-    from portagemm import plan as planner
-    from portagemm.bench import operands, probe, suites
+def bench_sources(
+    device: Device, selection: Selection, seed: int, candidates: bool = False
+) -> Iterator[KernelSource]:
+    """The planned kernel of every case of the suites, of host cost and start-up, and the read probe.
 
-    cases = [case for name in SUITES for case in suites.suite(name, seed)]
+    `candidates`: every kernel there is for the suites' cases, too; tuning and `bench --search` time them all.
+    """
+    from portagemm import plan as planner
+    from portagemm.bench import operands, probe, search, suites
+
+    cases = [case for name in SUITES.get(selection.profile.name, ()) for case in suites.suite(name, seed)]
+    if candidates:
+        yield from search.sources(cases, device)
     cases += [
         suites.BenchCase("matmul", dtype, layout, 64, 64, 64)
         for dtype in ("bf16", "fp16", "fp32")
@@ -152,6 +164,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="of suite random; default: the date")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="the quick correctness cases only")
+    parser.add_argument("--candidates", action="store_true", help="all kernels of the suites, for tuning")
     parser.add_argument("--no-check", action="store_true", help="no correctness cases: the suites only")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further compile after so long")
     parser.add_argument("--list", action="store_true", help="count the kernels, compile nothing")
@@ -169,7 +182,7 @@ def main() -> int:
     sources: dict[str, KernelSource] = {}
     for name in arguments.profiles.split(","):
         selection = select(device, name)
-        suites_new = unique(bench_sources(device, selection, seed), sources) if name == "h100" else 0
+        suites_new = unique(bench_sources(device, selection, seed, arguments.candidates), sources)
         check_new = 0
         if not arguments.no_check:
             check_new = unique(check_sources(device, selection, arguments.quick), sources)

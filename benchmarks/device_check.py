@@ -7,7 +7,8 @@ which costs the device's time for every kernel whose sources changed since. Step
 run at the same time (correctness does not mind, timings do); groups run one after the other. Every step is
 a process of its own with its own time limit; one that fails does not stop the rest. DIR gets check.json
 (every step, updated as each group ends), the JSON of each suite, and log.txt. Exit code 0 when every step
-passed.
+passed. bench:SUITE@PROFILE times a suite; search:SUITE does without tuning tables, beside the fastest of all
+plans; tune:SUITE fills the device's tuning table, which goes into DIR too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +49,8 @@ LIMITS = {
     "startup": 120,
     "host": 60,
     "bench": 180,
+    "search": 300,
+    "tune": 400,
 }
 
 
@@ -110,7 +114,15 @@ def command(
             None,
             {},
         )
-    if kind == "bench":
+    if kind == "tune":
+        # Goes on from the committed tables; what it finds lies in the output folder, to be committed.
+        for table in (ROOT / "arch_profiles").glob("tuned-*.json"):
+            if not (context.out / table.name).exists():
+                shutil.copy(table, context.out)
+        tune = [python, "-m", "portagemm.cli", "tune", "--plain", "--table", str(context.out)]
+        budget = str(max(int(limit) - 40, 5))
+        return [*tune, "--suite", argument, "--seed", str(context.seed), "--budget", budget], None, {}
+    if kind in ("bench", "search"):
         name, _, profile = argument.partition("@")
         bench = [
             python,
@@ -124,6 +136,8 @@ def command(
             str(context.seed),
         ]
         budget = str(max(int(limit) - 25, 5))
+        if kind == "search":
+            bench += ["--untuned", "--search", "10"]
         return [*bench, "--json", str(context.out / f"{name}.json"), "--budget", budget], profile or None, {}
     raise ValueError(f"step: given {step!r}; allowed: {', '.join(LIMITS)}, with :PROFILE or :SUITE")
 
@@ -300,8 +314,9 @@ def main() -> int:
         (context.out / "check.json").write_text(json.dumps(document, indent=1) + "\n")
 
     for step in steps:
-        if step.name.startswith("bench:") or (not step.ok and step.tail):
-            size = 2500 if step.name.startswith("bench:") else 1200
+        timed = step.name.startswith(("bench:", "search:", "tune:"))
+        if timed or (not step.ok and step.tail):
+            size = 2500 if timed else 1200
             print(f"\n--- {step.name}\n{step.tail[-size:]}")
     print("\nsummary")
     for step in steps:

@@ -173,6 +173,15 @@ def code_of(source: KernelSource) -> CacheResult:
     return kernel_cache().get_or_build(source, compile_it, compiler.identity(), flags)
 
 
+def at_hand(source: KernelSource) -> CacheResult | None:
+    """Compiled code for a source if memory, a pack or the disk cache has it. Compiles nothing."""
+    compiler = usable_compiler(source.target.backend)
+    if compiler is None:
+        return kernel_cache().lookup(source, "none")
+    flags = compiler.flags(source.target, CompileOptions(source.include_dirs, source.defines))
+    return kernel_cache().lookup(source, compiler.identity(), flags)
+
+
 def usable_compiler(backend: str) -> Compiler | None:
     """The first of a backend's compilers that can be used here."""
     return next((c for c in registry.get(backend).compilers() if c.unavailable_reason() is None), None)
@@ -198,17 +207,13 @@ def compile_outlook(device: Device, plan: GemmPlan) -> str:
     Raises NoCompilerError where it can come from nowhere.
     """
     source = source_of(plan, device)
-    compiler = usable_compiler(device.backend)
-    options = CompileOptions(source.include_dirs, source.defines)
-    identity, flags = (
-        ("none", ()) if compiler is None else (compiler.identity(), compiler.flags(source.target, options))
-    )
-    found = kernel_cache().lookup(source, identity, flags)
+    found = at_hand(source)
     if found is not None:
         return f"kernel {source.symbol}: from {found.origin}, made by {found.code.compiler}"
+    compiler = usable_compiler(device.backend)
     if compiler is None:
         raise _nowhere(source)
-    return f"kernel {source.symbol}: to be compiled by {identity}"
+    return f"kernel {source.symbol}: to be compiled by {compiler.identity()}"
 
 
 # --- launchers -----------------------------------------------------------------------------------------

@@ -153,20 +153,21 @@ def sources_digest(backend: str) -> str:
 # --- files -----------------------------------------------------------------------------------------------
 
 
-def _file_name(device: Device) -> str:
+def file_name(device: Device) -> str:
+    """The name of a device's table in a folder of tables."""
     return f"tuned-{slug(device.name)}.json"
 
 
 def builtin_path(device: Device) -> Path:
     """Where the package keeps a device's table, whether or not it has one."""
-    return builtin_folder() / _file_name(device)
+    return builtin_folder() / file_name(device)
 
 
 def user_path(device: Device) -> Path:
     """Where `portagemm tune` keeps the user's table of a device: the platform's folder for a program's data."""
     import platformdirs
 
-    return Path(platformdirs.user_data_dir("portagemm")) / _file_name(device)
+    return Path(platformdirs.user_data_dir("portagemm")) / file_name(device)
 
 
 def _device_facts(device: Device) -> dict[str, Any]:
@@ -264,7 +265,7 @@ def _load(device: Device, variable: str) -> Iterator[tuple[Path, dict[str, dict[
     paths = []
     for given in filter(None, variable.split(os.pathsep)):
         path = Path(given).expanduser()
-        paths.append(path / _file_name(device) if path.is_dir() else path)
+        paths.append(path / file_name(device) if path.is_dir() else path)
     with contextlib.suppress(RuntimeError):  # no home
         paths.append(user_path(device))
     paths.append(builtin_path(device))

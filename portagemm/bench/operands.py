@@ -45,6 +45,25 @@ def make_b(case: BenchCase, device: str, seed: int = 1) -> torch.Tensor:
     return _matrix(case, case.k, case.n, case.layout[1], device, seed)
 
 
+class Weights:
+    """Several B of one case, kept until another kind is asked for: neighbours in a suite share them."""
+
+    def __init__(self) -> None:
+        self._key: tuple[object, ...] = ()
+        self._made: list[torch.Tensor] = []
+
+    def __call__(self, case: BenchCase, device: str, total_bytes: int, most: int) -> list[torch.Tensor]:
+        """As many as have `total_bytes` together, at least 2 and at most `most`."""
+        one = case.batch * case.k * case.n * BY_NAME[case.dtype].bytes
+        count = min(max(-(-total_bytes // one), 2), most)
+        key = (case.dtype, case.layout[1], case.k, case.n, case.batch, device, count)
+        if key != self._key:
+            self._key, self._made = (), []  # gives the old ones back first
+            self._made = [make_b(case, device, seed) for seed in range(count)]
+            self._key = key
+        return self._made
+
+
 def make(case: BenchCase, device: str, seed: int = 0) -> Operands:
     """Normal random operands and an output full of NaN. On device "meta" nothing is allocated."""
     out = torch.full(_shape(case, case.m, case.n), float("nan"), dtype=torch_dtype(case.dtype), device=device)

@@ -63,6 +63,7 @@ class Runner:
         self.timer: Timer = make_timer(options.device, device.l2_bytes, self.clock)
         self.peers, self.missing_peers = peers.available(options.peers, options.device)
         self.probe = ReadProbe(device, self.timer) if options.probe else None
+        self.weights = operands.Weights()
         self._host: dict[str, dict[str, float]] = {}
 
     def run(self, suite: str, cases: Sequence[BenchCase], progress: Callable[[Row], None]) -> Report:
@@ -147,10 +148,8 @@ class Runner:
         return lambda: prepared(ours.a.data_ptr(), ours.b.data_ptr(), 0, out.data_ptr(), 0)
 
     def _chain(self, case: BenchCase, ours: operands.Operands, row: Row) -> None:
-        budget = _CHAIN_BYTES_CPU if self.options.device == "cpu" else CHAIN_BYTES
-        count = max(-(-budget // (case.batch * case.k * case.n * BY_NAME[case.dtype].bytes)), 2)
-        count = min(count, MOST_IN_CHAIN)
-        weights = [operands.make_b(case, self.options.device, seed) for seed in range(count)]
+        total = _CHAIN_BYTES_CPU if self.options.device == "cpu" else CHAIN_BYTES
+        weights = self.weights(case, self.options.device, total, MOST_IN_CHAIN)
         # Weights of a chain are what constant_b is for: nothing writes them while it runs.
         calls: dict[str, list[Call]] = {"own": [_bind(ours.a, b, ours.out) for b in weights]}
         for peer in self._peers_of(case):
@@ -158,7 +157,7 @@ class Runner:
             calls[peer.name] = [peer.prepare(ours.a, b, out) for b in weights]
         self._store(case, row, self.timer.chain(calls, self.options.effort))
         if self.probe is not None:
-            row.read_us = self.probe.chain(_read_bytes(case), count)
+            row.read_us = self.probe.chain(_read_bytes(case), len(weights))
 
     def _peers_of(self, case: BenchCase) -> list[peers.Peer]:
         return [peer for peer in self.peers if peer.refuses(case) is None]
@@ -243,9 +242,16 @@ def _bind(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Call:
     return lambda: matmul(a, b, out, constant_b=True)
 
 
+#: A with so many times fewer rows than B is a small part of what is read, and left out where it has at most
+#: so many: all cases of one weight then share a probe.
+_FEW_ROWS, _FEWER = 64, 32
+
+
 def _read_bytes(case: BenchCase) -> int:
-    """Bytes any kernel must read: both operands."""
-    return case.batch * case.k * (case.m + case.n) * BY_NAME[case.dtype].bytes
+    """Bytes any kernel must read: both operands, or B alone where A has few rows."""
+    few = case.m <= _FEW_ROWS and case.m * _FEWER <= case.n
+    rows = case.n + (0 if few else case.m)
+    return case.batch * case.k * rows * BY_NAME[case.dtype].bytes
 
 
 def _describe(case: BenchCase, device: Device) -> tuple[str, str, str]:

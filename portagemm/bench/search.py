@@ -88,6 +88,7 @@ class Search:
     effort: Effort = field(default_factory=Effort)
     budget: float | None = None
     chain_bytes: int = 1 << 30
+    weights: operands.Weights = field(default_factory=operands.Weights)
 
     def __call__(
         self,
@@ -221,12 +222,8 @@ class _Race:
 
     def _chain(self, field_: Sequence[GemmPlan]) -> dict[GemmPlan, float]:
         """Times in a graph of calls over rotating weights that nothing writes, as inference runs them."""
-        size = self.tensors.b.numel() * self.tensors.b.element_size()
-        count = min(max(-(-self.search.chain_bytes // size), 2), MOST_IN_CHAIN)
-        device = self.search.device.torch_device
-        weights = [self.tensors.b] + [
-            operands.make_b(self.case, device, seed) for seed in range(2, count + 1)
-        ]
+        search = self.search
+        weights = search.weights(self.case, search.device.torch_device, search.chain_bytes, MOST_IN_CHAIN)
         problem = replace(self.problem, constant_b=not self.problem.swapped)
         a, out = self.tensors.a.data_ptr(), self.out.data_ptr()
 

@@ -35,7 +35,9 @@ _SUITES = "dense16,layouts16,decode16"
 @click.option("--device", default=None, help="Torch device. Default: cuda:0 where there is one, else cpu.")
 @click.option("--profile", default=None, help="Force an arch profile, as PORTAGEMM_PROFILE does.")
 @click.option(
-    "--table", type=click.Path(path_type=Path, dir_okay=False), help="Write here, not to the user's table."
+    "--table",
+    type=click.Path(path_type=Path),
+    help="A file, or a folder of tables. Default: the user's table.",
 )
 @click.option("--again", is_flag=True, help="Measure what the table already holds, too.")
 @click.option("--rows", default=None, metavar="K/N", help="Every N-th case from the K-th on.")
@@ -91,6 +93,8 @@ def command(
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     path = table or tuning.user_path(hal_device)
+    if path.is_dir():
+        path = path / tuning.file_name(hal_device)
     try:
         waiting = _waiting(cases, hal_device, path, again)
     except ValueError as error:
@@ -185,7 +189,7 @@ def _run(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     failures = 0
     with Progress(*columns, console=console, transient=True, disable=plain) as progress:
-        kernels = sources(cases, device)
+        kernels = [source for source in sources(cases, device) if launch.at_hand(source) is None]
         task = progress.add_task("compiling", total=len(kernels))
         if jobs > 1 and len(kernels) > 1:
             for built in compile_all(kernels, jobs):

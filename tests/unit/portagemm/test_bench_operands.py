@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -59,3 +61,13 @@ def test_problem_is_that_of_the_call() -> None:
         )
         made = operands.make(small, "cpu")
         assert _dispatch.problem_of(request(made.a, made.b, out=made.out)) == operands.problem(small)
+
+
+def test_weights_are_kept_for_neighbours_and_bounded() -> None:
+    weights = operands.Weights()
+    case = BenchCase("matmul", "fp32", "NT", 1, 8, 16)
+    made = weights(case, "cpu", 8 * 16 * 4 * 3, 100)
+    assert len(made) == 3 and made[0].shape == (16, 8) and not torch.equal(made[0], made[1])
+    assert weights(replace(case, m=7), "cpu", 8 * 16 * 4 * 3, 100) is made
+    assert len(weights(case, "cpu", 1 << 20, 5)) == 5
+    assert len(weights(case, "cpu", 1, 5)) == 2
