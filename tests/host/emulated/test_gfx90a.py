@@ -1,0 +1,266 @@
+"""The kernels of profile mi250x on an emulated gfx90a: the common case list, subnormals, and mutants.
+
+Here the backend's sources run with 64 lanes a wave and four waves a block, each launch with another order of
+lanes: indexing, tails, swizzles, the two-stage loop and its barriers, the store, and both ways of the matrix
+atom. What compilers make of the sources is tests/compile/test_gfx90a.py's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import gfx90a
+import pytest
+import torch
+
+from portagemm import launch, testing
+from portagemm.hal import registry
+from portagemm.hal.errors import LaunchError, PortaGemmError
+from portagemm.hal.profile import get
+from portagemm.plan import GemmPlan, kernel_source
+
+ROOT = Path(__file__).resolve().parents[3]
+
+#: Cases with something to launch.
+CASES = [c for c in testing.cases("rocm") if c.k and 0 not in c.shape and c.group not in ("large", "size")]
+QUICK = [c for c in CASES if c.quick]
+REST = [c for c in CASES if not c.quick and c.m * c.n * c.k <= 1 << 24]
+
+_real_get: Callable[..., object] = registry.get
+
+
+class _Devices:
+    """launch._device with the emulated card in the CPU's place."""
+
+    def __call__(self, kind: str, index: int) -> object:
+        return gfx90a.DEVICE
+
+    def cache_clear(self) -> None:
+        """Nothing is kept."""
+
+
+def _install(monkeypatch: pytest.MonkeyPatch, backend: gfx90a.Backend) -> None:
+    reason = backend.unavailable_reason()
+    if reason:
+        pytest.skip(reason)
+    monkeypatch.setattr(registry, "get", lambda name: backend if name == "rocm" else _real_get(name))
+    monkeypatch.setattr(launch, "_device", _Devices())
+
+
+_BACKEND = gfx90a.Backend()
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CPU tensors lie on the emulated card for this test."""
+    _install(monkeypatch, _BACKEND)
+    yield
+
+
+def _compile(cases: list[testing.Case]) -> None:
+    """All kernels the cases need, a few at a time. A failure shows in the case that needs the kernel."""
+    kernels = {plan.kernel for case in cases for plan in testing.plans(case, gfx90a.DEVICE)}
+    profile = get("mi250x")
+
+    def build(kernel: object) -> None:
+        try:
+            launch.code_of(kernel_source(kernel, profile, profile.target(gfx90a.DEVICE)))  # type: ignore[arg-type]
+        except PortaGemmError:
+            pass
+
+    with ThreadPoolExecutor(gfx90a.workers()) as pool:
+        list(pool.map(build, sorted(kernels, key=repr)))
+
+
+def _run(case: testing.Case) -> None:
+    for plan in testing.plans(case, gfx90a.DEVICE):
+        result = testing.run_case(case, "cpu", plan)
+        assert result.passed, f"{plan.explain()}: {result.error} ({result.violation})"
+
+
+# --- the common case list --------------------------------------------------------------------------------
+
+
+_compiled: set[str] = set()
+
+
+def _once(name: str, cases: list[testing.Case]) -> None:
+    if name not in _compiled:
+        _compile(cases)
+        _compiled.add(name)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("case", QUICK, ids=lambda c: c.id)
+def test_case(case: testing.Case) -> None:
+    """The short list, each case under the plan of choice and others."""
+    _once("quick", QUICK)
+    _run(case)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("group", sorted({c.group for c in REST}))
+def test_all_cases(group: str) -> None:
+    """The whole list, group by group, but for what takes minutes at emulated speed."""
+    cases = [c for c in REST if c.group == group]
+    _once(group, cases)
+    for case in cases:
+        _run(case)
+
+
+# --- subnormals (MI200 takes them for zero; G15) ----------------------------------------------------------
+
+
+def _plans(m: int, n: int, k: int, dtype: str) -> list[GemmPlan]:
+    case = testing.Case("subnormal", m, n, k, dtype, b=testing.COL)
+    return [p for p in testing.plans(case, gfx90a.DEVICE, every=True) if p.kernel.tile.atom != "fma"]
+
+
+def _multiply(a: torch.Tensor, b: torch.Tensor, dtype: str, plan: GemmPlan) -> torch.Tensor:
+    """a (m, k) times b (n, k) transposed, under a plan."""
+    case = testing.Case("subnormal", *a.shape[:1], b.shape[0], a.shape[1], dtype, b=testing.COL)
+    out = torch.full((a.shape[0], b.shape[0]), float("nan"), dtype=a.dtype)
+    prepared = launch.launcher(testing.problem(case), gfx90a.DEVICE, plan)
+    prepared(a.data_ptr(), b.data_ptr(), 0, out.data_ptr(), 0)
+    return out
+
+
+@pytest.mark.usefixtures("emulated")
+def test_half_the_smallest_normal_fp16() -> None:
+    """Ones times 2^-15, 64 of them: exactly 64 * 2^-15, where MFMA alone would give 0."""
+    ones, tiny = torch.ones(64, 64, dtype=torch.half), torch.full((64, 64), 2.0**-15, dtype=torch.half)
+    plans = _plans(64, 64, 64, "fp16")
+    assert {p.kernel.tile.atom for p in plans} == {"mfma_32x32x8", "mfma_16x16x16"}
+    for plan in plans:
+        for a, b in ((ones, tiny), (tiny, ones)):
+            assert torch.equal(_multiply(a, b, "fp16", plan), torch.full((64, 64), 64 * 2.0**-15).half())
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("name", "smallest"), [("fp16", 2.0**-24), ("bf16", 2.0**-133)])
+def test_single_subnormals(name: str, smallest: float) -> None:
+    """One subnormal anywhere in a fragment is enough; its neighbours' products stay what they are."""
+    dtype = testing.torch_dtype(name)
+    scale = 2.0**10 if name == "fp16" else 2.0**120
+    torch.manual_seed(3)
+    a = torch.randint(-4, 5, (64, 64)).to(dtype)
+    a[torch.rand(64, 64) < 0.02] = smallest
+    b = (torch.randint(-4, 5, (64, 64)) * scale).to(dtype)
+    for plan in _plans(64, 64, 64, name):
+        out = _multiply(a, b, name, plan)
+        reference = a.double() @ b.double().T
+        tolerance = 2.0**-7 * reference.abs() + 2.0**-17 * a.double().norm(dim=1)[:, None] * b.double().norm(
+            dim=1
+        )
+        assert bool(((out.double() - reference).abs() <= tolerance).all())
+
+
+@pytest.mark.usefixtures("emulated")
+def test_the_emulated_unit_flushes() -> None:
+    """Without the exact way the same product is 0: the test above shows something."""
+    backend = gfx90a.Backend(_mutant("arch/gfx90a.hpp", "flushes && any_subnormal(f)", "false"))
+    with pytest.MonkeyPatch.context() as patch:
+        _install(patch, backend)
+        launch.clear()
+        ones, tiny = torch.ones(64, 64, dtype=torch.half), torch.full((64, 64), 2.0**-15, dtype=torch.half)
+        assert not bool(_multiply(ones, tiny, "fp16", _plans(64, 64, 64, "fp16")[0]).any())
+    launch.clear()
+
+
+# --- mutants ----------------------------------------------------------------------------------------------
+
+_folder: Path | None = None
+
+
+@pytest.fixture(autouse=True)
+def _mutant_folder(tmp_path: Path) -> None:
+    global _folder
+    _folder = tmp_path
+
+
+def _mutant(header: str, before: str, after: str) -> Path:
+    """A folder with one header of the backend changed in one place (or in all places that read the same)."""
+    assert _folder is not None
+    text = (ROOT / "backends/rocm/include/portagemm" / header).read_text()
+    assert before in text, f"{header} no longer has: {before}"
+    path = _folder / "portagemm" / header
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text.replace(before, after))
+    return _folder
+
+
+MUTANTS = {
+    "no publish": ("schedule/pingpong.hpp", "publish<scope::block>(tile.stage_a(1 - S), *this);", ""),
+    "wrong stage computed": ("schedule/pingpong.hpp", "tile.compute(S)", "tile.compute(1 - S)"),
+    "one stage": ("schedule/pingpong.hpp", "1 - S", "S"),
+    "a step too few": ("schedule/pingpong.hpp", "kt + 1 < k_tiles;", "kt + 2 < k_tiles;"),
+    "no barrier after a tile": (
+        "schedule/pingpong.hpp",
+        "barrier<scope::block>(*this);  // the next",
+        "// the next",
+    ),
+    "rows of C": ("arch/gfx90a.hpp", "r / 4 * rows + 4 * (lane / n) + r % 4", "r + 4 * (lane / n)"),
+    "k of A": ("arch/gfx90a.hpp", "lane / m * a_size + i};", "lane / m * a_size + (i ^ 1)};"),
+    "half the chain": ("arch/gfx90a.hpp", "i < Chain; i++", "i < Chain / 2; i++"),
+    "tail of k": ("copy/vgpr_copy.hpp", "o.col < left_k) r.value", "true) r.value"),
+    "tail of mn": (
+        "copy/vgpr_copy.hpp",
+        "o.row < left_mn && o.col < left_k) r.value",
+        "o.col < left_k) r.value",
+    ),
+    "cut chunks": ("copy/vgpr_copy.hpp", "if (r.direct) by_element", "if (false) by_element"),
+    "step of a round": ("copy/vgpr_copy.hpp", "from += i64(Threads / row_of_chunks)", "from += i64(1)"),
+}
+#: Cases that together meet every path of the copies and the loop, and several tiles of K.
+WITNESSES = [
+    testing.Case("mutant", 72, 80, 136, "fp16", b=testing.COL),
+    testing.Case("mutant", 130, 136, 100, "fp16", testing.Memory(pad=4), testing.Memory("col", pad=4)),
+    testing.Case("mutant", 72, 80, 136, "bf16", a=testing.COL, b=testing.ROW),
+]
+
+
+def _verdicts() -> list[str]:
+    """What is wrong with the witnesses under the plans with the pingpong loop, two launches each."""
+    found = []
+    for case in WITNESSES:
+        for plan in testing.plans(case, gfx90a.DEVICE, every=True):
+            if plan.kernel.schedule == "pingpong":
+                # One block for all tiles too, so that one tile's end meets the next one's beginning.
+                for variant in (plan, replace(plan, grid=1)):
+                    result = testing.run_case(case, "cpu", variant)
+                    found += [] if result.passed else [result.error]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault, planted in the sources, gives wrong numbers or an error of the emulator in a few small cases."""
+    _install(monkeypatch, gfx90a.Backend(_mutant(*MUTANTS[name])))
+    launch.clear()
+    assert _verdicts()
+    launch.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("emulated")
+def test_unchanged_sources_pass_the_witnesses() -> None:
+    assert _verdicts() == []
+
+
+@pytest.mark.usefixtures("emulated")
+def test_lanes_that_do_not_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A barrier that some lanes skip is found, not waited for."""
+    source = "if (more && this->thread != 5) publish<scope::block>(tile.stage_a(1 - S), *this);"
+    changed = _mutant("schedule/pingpong.hpp", "publish<scope::block>(tile.stage_a(1 - S), *this);", source)
+    _install(monkeypatch, gfx90a.Backend(changed))
+    launch.clear()
+    plan = testing.plans(WITNESSES[0], gfx90a.DEVICE)[0]
+    a, b = torch.ones(72, 136, dtype=torch.half), torch.ones(80, 136, dtype=torch.half)
+    with pytest.raises(LaunchError, match="lanes wait for each other at different places"):
+        _multiply(a, b, "fp16", plan)
+    launch.clear()
