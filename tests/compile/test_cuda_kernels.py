@@ -15,14 +15,14 @@ import shutil
 import statistics
 import subprocess
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from portagemm import plan, prebuild
+from portagemm import delays, plan, prebuild
 from portagemm.backends.cuda.compiler import NvrtcCompiler
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.dtypes import BF16, FP16, FP32, DType
@@ -177,7 +177,8 @@ def compiled(
     compiler: NvrtcCompiler, kernel: KernelConfig, profile: ArchProfile, target: Target
 ) -> ObjectCode:
     source = plan.kernel_source(kernel, profile, target)
-    return compiler.compile(source.text, source.symbol, target, CompileOptions(source.include_dirs))
+    options = CompileOptions(source.include_dirs, source.defines)
+    return compiler.compile(source.text, source.symbol, target, options)
 
 
 def faults(log: str) -> list[str]:
@@ -484,6 +485,22 @@ def test_holds_its_instructions(
 def test_forced_profile_is_assembled_for_hopper(nvrtc: NvrtcCompiler, arch: str) -> None:
     """The a100 and rtx4090 profiles on an H200: PTX of their own arch, assembled for sm_90."""
     check(nvrtc, representatives(arch), Target("cuda", arch, 32, assembled_for="sm_90"))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
+def test_delays_are_compiled_in_where_asked_for(
+    nvrtc: NvrtcCompiler, nvdisasm: str, arch: str, tmp_path: Path
+) -> None:
+    """Both roles of a role-split kernel pause at waits and arrivals, without spills; other builds never do."""
+    profile, target = all_profiles()[PROFILES[arch]], Target("cuda", arch, 32)
+    kernels = [k for k in representatives(arch) if delays.is_role_split(k.schedule)]
+    assert kernels
+    for kernel in kernels:
+        for delay, least, most in ((0, 0, 0), (delays.NANOSECONDS, 6, 1000)):
+            made = compiled(nvrtc, replace(kernel, delay=delay), profile, target)
+            assert not (found := faults(made.log)), found
+            pauses = having(disassemble(nvdisasm, made.code, tmp_path), "NANOSLEEP")
+            assert least <= len(pauses) <= most, f"{kernel.symbol(arch)}: {len(pauses)} pauses"
 
 
 def test_a_fence_in_the_main_loop_is_seen(nvrtc: NvrtcCompiler, nvdisasm: str, tmp_path: Path) -> None:
