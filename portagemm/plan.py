@@ -413,12 +413,21 @@ def _invariant(problem: GemmProblem, profile: ArchProfile, device: Device, plans
         raise UnsupportedError(
             "gemm", "batch_invariant=True and rows of A that are not contiguous", "A with stride 1 along K"
         )
+    # Batches of A alone are rows that could not be folded into m; batches of B belong to the problem.
+    batch = (1,) * len(problem.batch) if any(problem.b.batch_strides) else ()
+
+    def rows_of(o: Operand, strides: tuple[int, int], alignment: int) -> Operand:
+        return replace(o, strides=strides, batch_strides=(0,) * len(batch), alignment=alignment)
+
     natural = problem.k * problem.a.dtype.bytes
-    rows = replace(problem.a, strides=(problem.k, 1), batch_strides=(0,) * len(problem.batch))
-    a = replace(rows, alignment=min(natural & -natural, 16))
-    d = replace(problem.d, strides=(-(-problem.n // 16) * 16, 1), alignment=16)
-    d = replace(d, batch_strides=(0,) * len(problem.batch))
-    typical = replace(problem, m=_INVARIANT_ROWS, a=a, d=d)
+    typical = replace(
+        problem,
+        m=_INVARIANT_ROWS,
+        a=rows_of(problem.a, (problem.k, 1), min(natural & -natural, 16)),
+        b=replace(problem.b, batch_strides=problem.b.batch_strides[: len(batch)]),
+        d=rows_of(problem.d, (-(-problem.n // 16) * 16, 1), 16),
+        batch=batch,
+    )
 
     def fixed(candidate: GemmPlan) -> bool:
         return candidate.kernel.tile.split == 1 and not candidate.swap

@@ -45,6 +45,37 @@ def test_position_of_a_row_does_not_choose_the_kernel() -> None:
     assert len(plans) == 1
 
 
+@pytest.mark.parametrize("n, k", [(512, 1024), (100, 100)])
+def test_rows_in_batches_take_the_same_kernel(n: int, k: int) -> None:
+    """A slice of (batch, rows, K) that cannot be folded into rows; one of two batch dimensions is refused."""
+    facts = profiles.builtin()["h100"]
+    device = prebuild.described_device(facts)
+    d = BY_NAME["bf16"]
+    b = View(d, (k, n), (1, k))
+    expected = planner.plan(problem(64, n, k), facts, device).kernel.tile
+    for rows in (1, 5, 87):
+        sliced = build(
+            View(d, (8, rows, k), (128 * k, k, 1)),
+            b,
+            View(d, (8, rows, n), (rows * n, n, 1)),
+            batch_invariant=True,
+        )
+        assert sliced.batch == ((8,) if rows > 1 else ()), "one row of each folds"
+        assert planner.plan(sliced, facts, device).kernel.tile == expected
+    twice = build(
+        View(d, (4, 8, 5, k), (9000 * k, 128 * k, k, 1)),
+        b,
+        View(d, (4, 8, 5, n), (40 * n, 5 * n, n, 1)),
+        batch_invariant=True,
+    )
+    assert len(twice.batch) == 2
+    if k % 8:  # mma.sync takes any number
+        assert planner.plan(twice, facts, device).kernel.tile == expected
+    else:
+        with pytest.raises(errors.UnsupportedError, match="at most one batch dimension"):
+            planner.plan(twice, facts, device)
+
+
 def test_refuses_what_it_cannot_promise() -> None:
     facts = profiles.builtin()["h100"]
     device = prebuild.described_device(facts)
