@@ -67,15 +67,17 @@ def select(device: Device, profile: str) -> Selection:
 
 
 def check_sources(device: Device, selection: Selection, quick: bool) -> Iterator[KernelSource]:
-    """Every kernel the correctness cases run, the quick ones' first."""
+    """Every kernel the correctness cases run, the quick ones' first; then those with random delays."""
+    from portagemm import delays, testing
     from portagemm import plan as planner
-    from portagemm import testing
 
     kernels = dict.fromkeys(testing.kernels(device, quick=True))
     if not quick:
         kernels |= dict.fromkeys(testing.kernels(device))
     for kernel in kernels:
         yield planner.kernel_source(kernel, selection.profile, selection.target)
+    if not quick:
+        yield from delays.sources(device, selection)
 
 
 def bench_sources(
