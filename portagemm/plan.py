@@ -354,7 +354,7 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tabl
             tuned = _as_measured(problem, plans, found)
             if tuned is not None:
                 best = tuned
-                reasons.append(_measured_reason(found))
+                reasons.append(_measured_reason(found, tuned))
                 break
     return replace(best, reasons=tuple(reasons))
 
@@ -384,9 +384,9 @@ def _as_measured(problem: GemmProblem, plans: list[GemmPlan], found: tuning.Foun
     return replace(chosen, raster=measured.raster)
 
 
-def _measured_reason(found: tuning.Found) -> str:
+def _measured_reason(found: tuning.Found, chosen: GemmPlan) -> str:
     best, model, second = found.entry.best, found.entry.heuristic, found.entry.runner_up
-    text = f"tuned: {best.tile}, raster {best.raster}: measured {best.us:.1f} us"
+    text = f"tuned: {best.tile}, raster {best.raster}: measured {best.us:.1f} us (limit: {chosen.limit})"
     if model is not None and (model.tile, model.raster) == (best.tile, best.raster):
         text += ", the model's choice too"
     elif model is not None:

@@ -20,6 +20,7 @@ from portagemm.hal.device import Device
 from portagemm.hal.errors import PortaGemmError
 from portagemm.hal.source import KernelSource
 from portagemm.plan import GemmPlan
+from portagemm.prebuild import Built, compile_all
 from portagemm.tuning import Entry, Measured
 
 from . import operands
@@ -248,3 +249,19 @@ def sources(cases: Iterable[BenchCase], device: Device) -> list[KernelSource]:
             source = planner.kernel_source(plan.kernel, selection.profile, selection.target)
             found.setdefault(source.text, source)
     return list(found.values())
+
+
+def compile_missing(
+    cases: Iterable[BenchCase], device: Device, jobs: int, seen: Callable[[int, int], None]
+) -> list[Built]:
+    """Compile what a search over the cases needs and is not at hand, `jobs` at a time; those that failed.
+
+    `seen` gets how many of how many are done. A kernel that fails here is left out of the race later.
+    """
+    missing = [source for source in sources(cases, device) if launch.at_hand(source) is None]
+    failed = []
+    for number, built in enumerate(compile_all(missing, min(jobs, max(len(missing), 1))), 1):
+        seen(number, len(missing))
+        if built.code is None:
+            failed.append(built)
+    return failed

@@ -93,6 +93,12 @@ def command(
         click.echo(f"seed {seed}")
     for name, reason in runner.missing_peers.items():
         click.echo(f"peer {name} left out: {reason}")
+    if search is not None:
+        from portagemm.bench.search import compile_missing
+
+        jobs = os.cpu_count() or 1
+        for built in compile_missing(cases, runner.device, jobs, lambda done, of: None):
+            click.echo(f"{built.source.symbol}: {built.error.splitlines()[0]}")
     report: Report
     if plain:
         report = runner.run(suite_name, cases, lambda row: click.echo(row_text(row)))

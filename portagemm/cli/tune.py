@@ -171,10 +171,9 @@ def _run(
 
     from portagemm import launch, tuning
     from portagemm.bench import operands
-    from portagemm.bench.search import Search, sources
+    from portagemm.bench.search import Search, compile_missing
     from portagemm.bench.timing import Effort, make_timer
     from portagemm.hal.errors import PortaGemmError
-    from portagemm.prebuild import compile_all
 
     started = time.monotonic()
     profile = launch.selection_of(device).profile.name
@@ -189,13 +188,11 @@ def _run(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     failures = 0
     with Progress(*columns, console=console, transient=True, disable=plain) as progress:
-        kernels = [source for source in sources(cases, device) if launch.at_hand(source) is None]
-        task = progress.add_task("compiling", total=len(kernels))
-        if jobs > 1 and len(kernels) > 1:
-            for built in compile_all(kernels, jobs):
-                progress.update(task, advance=1)
-                if built.code is None:
-                    console.print(f"{built.source.symbol}: {built.error.splitlines()[0]}", markup=False)
+        task = progress.add_task("compiling", total=None)
+        for built in compile_missing(
+            cases, device, jobs, lambda done, of: progress.update(task, completed=done, total=of)
+        ):
+            console.print(f"{built.source.symbol}: {built.error.splitlines()[0]}", markup=False)
         progress.remove_task(task)
         task = progress.add_task("tuning", total=len(cases))
         for number, case in enumerate(cases):

@@ -66,6 +66,24 @@ def test_tunes_skips_what_is_known_and_explain_shows_both(
     torch.testing.assert_close(portagemm.linear(x, w, fallback="error"), x @ w.T)
 
 
+def test_a_case_that_fails_does_not_stop_the_others(
+    table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was found before and after it is kept, and the exit code says that something failed."""
+    real = Search.__call__
+
+    def search(self: Search, case: BenchCase, *args: Any, **kwargs: Any) -> Any:
+        if case.m == 41:
+            raise RuntimeError("out of memory")
+        return real(self, case, *args, **kwargs)
+
+    monkeypatch.setattr(Search, "__call__", search)
+    shapes = [word for m in (40, 41, 42) for word in ("--shape", f"{m},64,96")]
+    assert run((*LINE, *shapes, "--dtype", "fp32", "--table", str(table))) == 1
+    assert "[41, 64, 96]: RuntimeError: out of memory" in capsys.readouterr().out
+    assert [list(by_rows) for by_rows in entries(table).values()] == [["40", "42"]]
+
+
 def test_the_table_decides_what_runs(table: Path) -> None:
     """Whichever tile the entry names is the one that is launched."""
     device = launch.device_of(torch.device("cpu"))
