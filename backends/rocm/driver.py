@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import struct
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +38,10 @@ class _Limits:
 
 
 class HipLaunch:
-    """A prepared launch. Thread-safe: each call fills an argument block of its own."""
+    """A prepared launch. Thread-safe: each thread has an argument block of its own.
+
+    HIP copies the block before hipModuleLaunchKernel returns, so a thread's next call may overwrite it.
+    """
 
     def __init__(
         self,
@@ -53,40 +55,49 @@ class HipLaunch:
         self._hip, self._symbol, self._function = hip, symbol, function
         self._config, self._device = config, device
         self._template = arguments.template
-        self._pointers = arguments.pointer_offsets
-        self._scalars = arguments.scalar_offsets
+        self._pointers = tuple(offset // 8 for offset in arguments.pointer_offsets)
+        self._scalars = tuple(offset // 4 for offset in arguments.scalar_offsets)
+        self._threads = threading.local()
 
     def __call__(self, pointers: Sequence[int], scalars: Sequence[float], stream: int) -> None:
         """Enqueue the kernel on `stream` of its device, whichever device is current.
 
         Raises LaunchError naming kernel, geometry and HIP's error.
         """
+        try:
+            words, floats, extra, _ = self._threads.buffers
+        except AttributeError:
+            words, floats, extra, _ = self._threads.buffers = self._buffers()
+        for index, pointer in zip(self._pointers, pointers, strict=True):
+            words[index] = pointer
+        for index, scalar in zip(self._scalars, scalars, strict=True):
+            floats[index] = scalar
+        hip = self._hip
+        status, current = hip.hipGetDevice()
+        if current == self._device and status == 0:
+            self._launch(stream, extra)
+        else:
+            with _current_device(hip, self._device):
+                self._launch(stream, extra)
+
+    def _buffers(self) -> tuple[Any, Any, Any, Any]:
+        """The block as 8-byte words and as floats, hipModuleLaunchKernel's `extra`, and the size it points to."""
         size = len(self._template)
-        block = (ctypes.c_char * size).from_buffer_copy(self._template)
-        for offset, pointer in zip(self._pointers, pointers, strict=True):
-            struct.pack_into("<Q", block, offset, pointer)
-        for offset, scalar in zip(self._scalars, scalars, strict=True):
-            struct.pack_into("<f", block, offset, scalar)
+        words = (ctypes.c_uint64 * -(-size // 8))()
+        ctypes.memmove(words, self._template, size)
+        floats = (ctypes.c_float * (size // 4)).from_buffer(words)
         length = ctypes.c_size_t(size)
         extra = (ctypes.c_void_p * 5)(
-            _BUFFER_POINTER, ctypes.addressof(block), _BUFFER_SIZE, ctypes.addressof(length), _END
+            _BUFFER_POINTER, ctypes.addressof(words), _BUFFER_SIZE, ctypes.addressof(length), _END
         )
-        hip, config = self._hip, self._config
-        with _current_device(hip, self._device):
-            (error, *_) = hip.hipModuleLaunchKernel(
-                self._function,
-                config.grid,
-                1,
-                1,
-                config.block,
-                1,
-                1,
-                config.shared_bytes,
-                stream,
-                None,
-                extra,
-            )
-        if int(error) != 0:
+        return words, floats, extra, length
+
+    def _launch(self, stream: int, extra: Any) -> None:
+        config = self._config
+        (error, *_) = self._hip.hipModuleLaunchKernel(
+            self._function, config.grid, 1, 1, config.block, 1, 1, config.shared_bytes, stream, None, extra
+        )
+        if error != 0:
             raise LaunchError(
                 f"kernel {self._symbol} on rocm:{self._device}: hipModuleLaunchKernel returned "
                 f"{getattr(error, 'name', error)} for grid {config.grid}, block {config.block}, "
@@ -112,6 +123,13 @@ class RocmDriver:
         Checked here and not left to HIP, which reports a too large kernel as an invalid value, or not at all.
         """
         where = f"kernel {code.symbol} on rocm:{device_index}"
+        for unit, offsets in ((8, arguments.pointer_offsets), (4, arguments.scalar_offsets)):
+            for offset in offsets:
+                if offset % unit or not 0 <= offset <= len(arguments.template) - unit:
+                    raise LaunchError(
+                        f"{where}: {unit}-byte value at byte {offset} of an argument block of "
+                        f"{len(arguments.template)} bytes"
+                    )
         if arguments.tensor_maps:
             raise LaunchError(f"{where}: tensor maps are Hopper's; AMD kernels take addresses only")
         try:
