@@ -252,7 +252,10 @@ def unpack(archive: Path | None) -> Path | None:
         return archive
     folder = Path(tempfile.mkdtemp(prefix="portagemm-pack-"))
     with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter="data")
+        if hasattr(tarfile, "data_filter"):  # Python 3.10.12, 3.11.4 and newer
+            tar.extractall(folder, filter="data")
+        else:
+            tar.extractall(folder)
     return folder
 
 
