@@ -273,7 +273,7 @@ def _launchable(
         tiles_m=tiles_m,
         tiles_n=tiles_n,
         tiles=tiles,
-        raster=_raster(tile),
+        raster=min(_raster(tile), max(1, tiles_m)),
         cost=expected.seconds * 1e6,
         limit=expected.limit,
     )
@@ -381,7 +381,7 @@ def _as_measured(problem: GemmProblem, plans: list[GemmPlan], found: tuning.Foun
     rows = tile.block[1] if tile.swap else tile.block[0] * tile.cluster
     if -(-problem.m // rows) != -(-found.m // rows):
         return None
-    return replace(chosen, raster=measured.raster)
+    return replace(chosen, raster=min(measured.raster, max(1, chosen.tiles_m)))
 
 
 def _measured_reason(found: tuning.Found, chosen: GemmPlan) -> str:

@@ -30,9 +30,15 @@ __host__ __device__ constexpr bool widens_to_block(int scope) { return scope == 
 __device__ __forceinline__ void barrier(int scope) {
     if (scope == 0) {
         __syncwarp();
-    } else {
-        __syncthreads();
+        return;
     }
+#if __CUDA_ARCH__ >= 900
+    if (scope == 3) {
+        asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+        return;
+    }
+#endif
+    __syncthreads();  // without clusters, a cluster is the block
 }
 
 // Named barrier 1 + group, for the waves of one group. Barrier 0 is the block's.

@@ -27,6 +27,16 @@ struct transaction_barrier : arrival_barrier {
                      "r"(size)
                      : "memory");
     }
+    // For what other blocks of the cluster sent: their writes are seen after this wait.
+    PG_DEVICE void wait_for_cluster(u32 phase) {
+        random_delay();
+        asm volatile(
+            "{.reg .pred done;\n"
+            "again: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+            "@!done bra again;}" ::"r"(vendor::shared_address(&state)),
+            "r"(phase)
+            : "memory");
+    }
     // NOTE: the default scope (CTA) on purpose. It only frees a buffer whose reads have retired; with
     // .release.cluster ptxas puts a MEMBAR into every step of K, at a cost of 15 % (docs/performance.md).
     PG_DEVICE void arrive_at(i32 rank) {
@@ -339,7 +349,7 @@ struct split_store {
                 }
             }
         }
-        arrived.wait(0);
+        arrived.wait_for_cluster(0);
         ElementD* d = output_of_batch<ElementD>(p, w.batch);
         constexpr i32 vectors = rows * Tile::n / Vector;
         PG_ROLLED
