@@ -1,6 +1,7 @@
 // Ampere and Ada (sm_80, sm_86, sm_89), and as a fallback everything newer: warp-wide mma.sync with ldmatrix, and
 // asynchronous copies to shared memory. PTX ISA sections: 9.7.14 (mma.sync, ldmatrix), 9.7.9.25 (cp.async).
 #pragma once
+#include <portagemm/arch/sm80_instructions.hpp>
 #include <portagemm/concepts.hpp>
 #include <portagemm/copy.hpp>
 #include <portagemm/operand_path.hpp>
@@ -10,24 +11,6 @@
 #endif
 
 namespace pg::arch {
-
-// ldmatrix: each lane names one 16-byte row of an 8x8 matrix of 16-bit elements; register r of a lane receives row
-// lane / 4, columns 2 * (lane % 4) and the next, of matrix r. With .trans the matrix arrives transposed.
-template <bool Transpose>
-PG_DEVICE void ldmatrix_x4(u32 (&r)[4], const u8* row) {
-    const u32 at = vendor::shared_address(row);
-    if constexpr (Transpose) {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(at)
-                     : "memory");
-    } else {
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                     : "r"(at)
-                     : "memory");
-    }
-}
 
 // D (16 x 16, fp32) += A (16 x 16) * B (16 x 16)^T as two mma.sync.m16n8k16: the pair shares one ldmatrix.x4 of B.
 // Maps: PTX ISA, "Matrix Fragments for mma.m16n8k16 with floating point type".
@@ -86,8 +69,8 @@ struct mma_16816 {
     }
 
     PG_DEVICE static void mma(f32 (&acc)[c_size], const a_fragment& a, const b_fragment& b) {
-        half(acc[0], acc[1], acc[2], acc[3], a, b.x[0], b.x[1]);
-        half(acc[4], acc[5], acc[6], acc[7], a, b.x[2], b.x[3]);
+        mma_m16n8k16<T>(acc[0], acc[1], acc[2], acc[3], a.x, b.x[0], b.x[1]);
+        mma_m16n8k16<T>(acc[4], acc[5], acc[6], acc[7], a.x, b.x[2], b.x[3]);
     }
 
   private:
@@ -96,18 +79,6 @@ struct mma_16816 {
     PG_DEVICE static i32 place(i32 mn, i32 lane, i32 mn_of, i32 k_of) {
         return Stage::order == major::k ? Stage::offset(mn + mn_of + lane % 8, k_of)
                                         : Stage::offset(mn + mn_of, k_of + lane % 8);
-    }
-
-    PG_DEVICE static void half(f32& c0, f32& c1, f32& c2, f32& c3, const a_fragment& a, u32 b0, u32 b1) {
-        if constexpr (same_type<T, fp16>) {
-            asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
-                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
-        } else {
-            asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-                : "+f"(c0), "+f"(c1), "+f"(c2), "+f"(c3)
-                : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b0), "r"(b1));
-        }
     }
 };
 
@@ -134,40 +105,22 @@ struct mma_1688_tf32 {
         f32 x[a_size];
         read_by_map<Stage, a_run>(x, stage, mn, kk, lane, [](i32 l, i32 i) { return a(l, i); });
         PG_UNROLL
-        for (i32 i = 0; i < a_size; i++) f.x[i] = round(x[i]);
+        for (i32 i = 0; i < a_size; i++) f.x[i] = round_to_tf32(x[i]);
     }
     template <class Stage>
     PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
         f32 x[b_size];
         read_by_map<Stage, b_run>(x, stage, mn, kk, lane, [](i32 l, i32 i) { return b(l, i); });
         PG_UNROLL
-        for (i32 i = 0; i < b_size; i++) f.x[i] = round(x[i]);
+        for (i32 i = 0; i < b_size; i++) f.x[i] = round_to_tf32(x[i]);
     }
 
     PG_DEVICE static void mma(f32 (&acc)[c_size], const a_fragment& a, const b_fragment& b) {
-        asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-            : "r"(a.x[0]), "r"(a.x[1]), "r"(a.x[2]), "r"(a.x[3]), "r"(b.x[0]), "r"(b.x[1]));
-    }
-
-  private:
-    // Without this the unit would truncate: an error up to twice as large, and always towards zero.
-    PG_DEVICE static u32 round(f32 x) {
-        u32 y;
-        asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
-        return y;
+        mma_m16n8k8_tf32(acc, a.x, b.x);
     }
 };
 
 static_assert(maps_are_sound<mma_16816<fp16>>() && maps_are_sound<mma_1688_tf32>());
-
-// The compiler may not compute a value anew where it is used: it stays in a register.
-PG_DEVICE void hold(i32& x) { asm volatile("" : "+r"(x)); }
-PG_DEVICE void hold(i64& x) { asm volatile("" : "+l"(x)); }
-template <class T>
-PG_DEVICE void hold(T*& x) {
-    asm volatile("" : "+l"(x));
-}
 
 // Global -> shared without registers. Width is 16, 8 or 4 bytes; bytes beyond the operand's end become zeros
 // (the instruction's src-size). Where the stage's order differs from the operand's, only 4-byte elements can be moved:
@@ -230,7 +183,7 @@ struct async_copy {
                 const coord o = bitwise ? origin(i * Threads) : origin(thread + i * Threads);
                 const i32 by_mn = o.row - first.row, by_k = o.col - first.col;
                 const i32 to = bitwise ? Stage::moved(r.to, by_mn, by_k) : Stage::offset(o.row, o.col);
-                copy_whole(stage + to, from + along_row(s, by_mn) + along_col(s, by_k), by_mn < r.room);
+                copy_chunk<Width>(stage + to, from + along_row(s, by_mn) + along_col(s, by_k), by_mn < r.room);
             }
         } else {
             PG_ROLLED
@@ -240,9 +193,9 @@ struct async_copy {
                 const i32 valid = mn_left <= 0 || k_left <= 0 ? 0 : min(along_mn ? mn_left : k_left, vector);
                 // A chunk that reads nothing still names an address: the operand's own, which is always mapped.
                 const Element* base = static_cast<const Element*>(s.ptr);
-                copy_part(stage + Stage::offset(o.row, o.col),
-                          valid > 0 ? base + along_row(s, s.mn + o.row) + along_col(s, k + o.col) : base,
-                          valid * i32(sizeof(Element)));
+                copy_part<Width>(stage + Stage::offset(o.row, o.col),
+                                 valid > 0 ? base + along_row(s, s.mn + o.row) + along_col(s, k + o.col) : base,
+                                 valid * i32(sizeof(Element)));
             }
         }
     }
@@ -254,44 +207,6 @@ struct async_copy {
     PG_DEVICE static i64 along_col(const tile_source& s, i32 cols) {
         return Global == major::k ? cols : i64(cols) * s.col;
     }
-
-    // All of a chunk, or zeros.
-    PG_DEVICE static void copy_whole(u8* stage, const void* from, bool inside) {
-        const u32 to = vendor::shared_address(stage);
-        if constexpr (Width == 16) {
-            asm volatile(
-                "{.reg .pred outside;\n"
-                "setp.eq.s32 outside, %2, 0;\n"
-                "cp.async.cg.shared.global [%0], [%1], 16, outside;}" ::"r"(to),
-                "l"(from), "r"(i32(inside))
-                : "memory");
-        } else {
-            asm volatile(
-                "{.reg .pred outside;\n"
-                "setp.eq.s32 outside, %3, 0;\n"
-                "cp.async.ca.shared.global [%0], [%1], %2, outside;}" ::"r"(to),
-                "l"(from), "n"(Width), "r"(i32(inside))
-                : "memory");
-        }
-    }
-
-    // The first `valid` bytes of a chunk, then zeros.
-    PG_DEVICE static void copy_part(u8* stage, const void* from, i32 valid) {
-        const u32 to = vendor::shared_address(stage);
-        if constexpr (Width == 16) {
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
-        } else {
-            asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(Width), "r"(valid)
-                         : "memory");
-        }
-    }
 };
-
-// Groups of this thread's asynchronous copies: wait until at most `Pending` of the newest are still under way.
-PG_DEVICE void close_copy_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Pending>
-PG_DEVICE void wait_copy_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
 
 }  // namespace pg::arch

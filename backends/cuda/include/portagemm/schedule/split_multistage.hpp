@@ -4,6 +4,7 @@
 #include <portagemm/arch/mbarrier.hpp>
 #include <portagemm/arch/sm80.hpp>
 #include <portagemm/copy.hpp>
+#include <portagemm/schedule/stage_ring.hpp>
 #include <portagemm/tile.hpp>
 
 namespace pg {
@@ -26,7 +27,7 @@ struct split_multistage {
         static constexpr bool loads = true, computes = false, whole_block = false;
         i32 thread;  // among the loaders
         sync& barriers;
-        arch::stage_ring<Stages> at;
+        stage_ring<Stages> at;
 
         template <class Tile>
         PG_DEVICE void mainloop(Tile& tile, i32 k_tiles) {
@@ -49,7 +50,7 @@ struct split_multistage {
         static constexpr bool loads = false, computes = true, whole_block = false;
         i32 thread;  // among the computing threads
         sync& barriers;
-        arch::stage_ring<Stages> at;
+        stage_ring<Stages> at;
 
         PG_DEVICE void release(i32 stage) {
             barrier<scope::wave>(*this);  // all lanes have read

@@ -2,6 +2,7 @@
 // whole block: a stage's `full` barrier counts its bytes, its `empty` barrier its readers in the cluster.
 #pragma once
 #include <portagemm/arch/sm90.hpp>
+#include <portagemm/schedule/stage_ring.hpp>
 
 namespace pg {
 
@@ -26,7 +27,7 @@ struct warp_specialized {
         arch::transaction_barrier partials;  // counts the bytes of the other blocks' sums (Split > 1)
     };
 
-    using ring = arch::stage_ring<Stages>;
+    using ring = stage_ring<Stages>;
 
     struct loader {
         static constexpr bool loads = true, computes = false, whole_block = false;
@@ -105,6 +106,8 @@ struct warp_specialized {
                 at.advance();
             }
             arch::wait_matrix_groups<0>();
+            // The sums are final only now: no read of them may be moved up.
+            tile.accumulator.each([](f32& x) { asm volatile("" : "+f"(x)::"memory"); });
             if (last >= 0) release(last);
         }
     };
@@ -144,7 +147,10 @@ struct warp_specialized {
             body(role);
         }
         // A block must not leave while another of its cluster may still arrive at its barriers.
-        if constexpr (Cluster > 1) meet();
+        if constexpr (Cluster > 1) {
+            vendor::barrier(int(scope::wave));  // the loading lane comes back to its warp
+            meet();
+        }
     }
 };
 
