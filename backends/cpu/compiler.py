@@ -51,9 +51,15 @@ _CHECK = 'template <class T> concept sized = sizeof(T) > 0;\nextern "C" int chec
 
 @dataclass(frozen=True)
 class _Tool:
-    """A compiler that works: its command, its own version line, and the optional flags it takes."""
+    """A compiler that works.
 
-    command: tuple[str, ...]
+    Attributes:
+        command: the first word of CXX, or the candidate's name. words: the other words of CXX.
+        version: its own version line. flags: the optional ones that it takes.
+    """
+
+    command: str
+    words: tuple[str, ...]
     version: str
     flags: tuple[str, ...]
 
@@ -80,8 +86,9 @@ class CxxCompiler:
         return f"{self._require().version} cpu-{cpuinfo.features_digest()}"
 
     def flags(self, target: Target, options: CompileOptions) -> tuple[str, ...]:
-        """The flags that decide the result."""
-        flags = (*_FLAGS, *self._require().flags)
+        """The flags that decide the result; what CXX says after the compiler's name is among them."""
+        tool = self._require()
+        flags = (*tool.words, *_FLAGS, *tool.flags)
         flags += tuple(f"-D{name}={value}" for name, value in options.defines)
         return (*flags, "-g") if options.debug else flags
 
@@ -92,7 +99,7 @@ class CxxCompiler:
             text, out = Path(folder, f"{symbol}.cpp"), Path(folder, f"{symbol}.so")
             text.write_text(source)
             includes = [f"-I{path}" for path in options.include_dirs]
-            command = [*tool.command, *self.flags(target, options), *includes, str(text), "-o", str(out)]
+            command = [tool.command, *self.flags(target, options), *includes, str(text), "-o", str(out)]
             status, log = _run(command)
             if status:
                 raise CompileError(symbol, target, identity, log or f"exit status {status}")
@@ -152,7 +159,7 @@ def _try(command: list[str]) -> _Tool | str:
                 return f"{command[0]} cannot build a C++20 shared library ({trouble})"
             for group in _OPTIONAL:
                 optional += tuple([flag for flag in group if works(flag) is None][:1])
-    return _Tool(tuple(command), text.strip().splitlines()[0].strip(), optional)
+    return _Tool(command[0], tuple(command[1:]), text.strip().splitlines()[0].strip(), optional)
 
 
 def _run(command: list[str]) -> tuple[int, str]:

@@ -88,6 +88,19 @@ def test_cxx_with_arguments(monkeypatch):
     assert compiler.compile(SOURCE, "kernel", TARGET, CompileOptions(())).code
 
 
+def test_arguments_in_cxx_are_part_of_the_key(monkeypatch):
+    plain = need_compiler()
+    name = shutil.which("g++") or shutil.which("clang++")
+    monkeypatch.setenv("CXX", f"{name} -ffast-math -DEXTRA=1")
+    compiler = CxxCompiler()
+    flags = compiler.flags(TARGET, CompileOptions(()))
+    assert flags[:2] == ("-ffast-math", "-DEXTRA=1")
+    source = SOURCE + "static_assert(EXTRA == 1);\n#ifndef __FAST_MATH__\n#error no\n#endif\n"
+    assert compiler.compile(source, "kernel", TARGET, CompileOptions(())).code
+    monkeypatch.delenv("CXX")
+    assert "-ffast-math" not in plain.flags(TARGET, CompileOptions(()))
+
+
 def test_a_compiler_without_cxx20(monkeypatch, tmp_path):
     old = tmp_path / "old-c++"
     old.write_text(
