@@ -7,18 +7,21 @@ than the compiler. Only an arch the assemblers do not know yet leaves as PTX, fo
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 from typing import Any
 
 from portagemm.backends.cuda import libcuda
+from portagemm.backends.cuda.probe import driver_text
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.errors import CompileError
 from portagemm.hal.program import ObjectCode
@@ -26,6 +29,14 @@ from portagemm.hal.target import Target
 
 #: Seconds one run of an external compiler may take.
 TIMEOUT_S = 120.0
+
+#: What nvcc would add to its command line unseen, and to the code of one kernel, but not to its key.
+_NVCC_VARIABLES = ("NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+#: Compiled and assembled once for each target, to learn which assembler takes it.
+_TRIAL = 'extern "C" __global__ void trial() {}'
+
+_RELEASE = re.compile(rb"release [\d.]+, V(\d+\.\d+\.\d+)")
 
 _MINIMAL_SINCE = (12, 4)  # NVRTC's -minimal: leaves out declarations our sources never use
 
@@ -58,6 +69,7 @@ class NvrtcCompiler:
         self._version = (0, 0)
         self._identity = ""
         self._reason: str | None = None
+        self._trials: dict[tuple[str, str, str], tuple[str, str]] = {}
 
     def unavailable_reason(self) -> str | None:
         """Which part is missing and how to install it; None if NVRTC compiles here."""
@@ -73,9 +85,7 @@ class NvrtcCompiler:
             if not self._identity:
                 # nvrtcVersion has no patch level, but the header of any PTX does.
                 ptx, _ = self._run("", "identity", ["--gpu-architecture=compute_80"], "PTX", "PTX", "nvrtc")
-                found = re.search(rb"release [\d.]+, V(\d+\.\d+\.\d+)", ptx)
-                version = found[1].decode() if found else ".".join(map(str, self._version))
-                self._identity = f"nvrtc {version}"
+                self._identity = f"nvrtc {_release(ptx) or '.'.join(map(str, self._version))}"
             return self._identity
 
     def flags(self, target: Target, options: CompileOptions) -> tuple[str, ...]:
@@ -88,7 +98,7 @@ class NvrtcCompiler:
         if target.code_arch == target.arch:
             return (*flags, f"--gpu-architecture={target.arch}", "--ptxas-options=-v")
         virtual = _virtual(target, "", "nvrtc")
-        return (*flags, f"--gpu-architecture={virtual}", f"--assembler={_assembler_identity()}")
+        return (*flags, f"--gpu-architecture={virtual}", f"--assembler={self._assembler(target)[0]}")
 
     def compile(self, source: str, symbol: str, target: Target, options: CompileOptions) -> ObjectCode:
         """Compile to a cubin for target.code_arch; `log` has ptxas's registers, spills and warnings.
@@ -103,9 +113,39 @@ class NvrtcCompiler:
         flags += [f"--include-path={folder}" for folder in options.include_dirs]
         code, log = self._run(source, symbol, flags, "CUBIN" if exact else "PTX", target, identity)
         if not exact:
-            code, assembler_log = assemble(code, symbol, target, options.debug, identity)
-            log += assembler_log
+            name, run, note = self._assembler(target)
+            identity = f"{identity}, {name}"
+            if run is None:
+                log += f"left as PTX, which the driver assembles when it loads: {note}\n"
+            else:
+                code, assembler_log = run(code, symbol, target, options.debug, identity)
+                log += assembler_log
         return _object(code, target, symbol, identity, log)
+
+    def _assembler(self, target: Target) -> tuple[str, _Assemble | None, str]:
+        """(name and version, what assembles, "") of the first assembler that takes this target's PTX.
+
+        If neither knows the arch, or none is installed: (the driver's, None, why).
+        """
+        notes = []
+        for tool in _assemblers():
+            key = (tool.name, target.arch, target.code_arch)
+            if key not in self._trials:
+                self._trials[key] = self._try(tool, target)
+            release, trouble = self._trials[key]
+            if not trouble:
+                return f"{tool.name.split()[0]} {release}" if release else tool.name, tool.run, ""
+            notes.append(trouble)
+        return _driver_identity(), None, "; ".join(notes) or "neither nvJitLink nor ptxas is installed"
+
+    def _try(self, tool: _Assembler, target: Target) -> tuple[str, str]:
+        """(the assembler's release, if its cubin says it, what is wrong) after a kernel that does nothing."""
+        flags = [f"--gpu-architecture={_virtual(target, 'trial', 'nvrtc')}"]
+        ptx, _ = self._run(_TRIAL, "trial", flags, "PTX", target, "nvrtc")
+        try:
+            return _release(tool.run(ptx, "trial", target, False, tool.name)[0]), ""
+        except CompileError as error:
+            return "", f"{tool.name}, {target.code_arch}: {error.log.strip()}"
 
     def _run(
         self, source: str, symbol: str, flags: list[str], result: str, target: object, identity: str
@@ -200,8 +240,9 @@ class NvccCompiler:
             return "no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda"
         try:
             done = subprocess.run(
-                [tool, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-            )
+                [tool, "--version"], capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
+                env=_environment(),
+            )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
             return f"nvcc does not run: {error}"
         found = re.search(r"V(\d+)\.(\d+\.\d+)", done.stdout)
@@ -213,39 +254,38 @@ class NvccCompiler:
         return None
 
 
-def assemble(ptx: bytes, symbol: str, target: Target, debug: bool, identity: str) -> tuple[bytes, str]:
-    """PTX -> (cubin for target.code_arch, log): nvJitLink, else ptxas.
+#: (PTX, symbol, target, debug, identity) -> (cubin for target.code_arch, log). Raises CompileError.
+_Assemble = Callable[[bytes, str, Target, bool, str], "tuple[bytes, str]"]
 
-    If neither knows the arch, or none is installed, the PTX itself is returned and the driver assembles it
-    when it loads. Raises CompileError when an assembler refuses the code.
-    """
-    notes = []
+
+@dataclass(frozen=True)
+class _Assembler:
+    """One that is installed: its name and version, and what assembles."""
+
+    name: str
+    run: _Assemble
+
+
+def _assemblers() -> Iterator[_Assembler]:
+    """The installed ones, nvJitLink first."""
     nvjitlink = _nvjitlink()
     if nvjitlink is not None:
-        try:
-            return _assemble_by_nvjitlink(nvjitlink, ptx, symbol, target, debug, identity)
-        except _UnknownArchError as error:
-            notes.append(str(error))
+        version = ".".join(map(str, nvjitlink.version()))
+        yield _Assembler(f"nvjitlink {version}", functools.partial(_assemble_by_nvjitlink, nvjitlink))
     ptxas = _find_tool("ptxas")
     if ptxas is not None:
-        with tempfile.TemporaryDirectory(prefix="portagemm-") as folder:
-            text, out = Path(folder, f"{symbol}.ptx"), Path(folder, f"{symbol}.cubin")
-            text.write_bytes(ptx.rstrip(b"\0"))
-            command = [ptxas, "-v", f"-arch={target.code_arch}", "-o", str(out), str(text)]
-            try:
-                log = _tool([*command, "-lineinfo"] if debug else command, symbol, target, identity)
-                return out.read_bytes(), log
-            except CompileError as error:
-                if "not defined for option" not in error.log and "Unsupported .version" not in error.log:
-                    raise
-                notes.append(error.log.strip())
-    if not notes:
-        notes.append("neither nvJitLink nor ptxas is installed")
-    return ptx, f"left as PTX, which the driver assembles when it loads: {'; '.join(notes)}\n"
+        yield _Assembler(f"ptxas {_ptxas_version(ptxas)}", functools.partial(_assemble_by_ptxas, ptxas))
 
 
-class _UnknownArchError(Exception):
-    """The assembler is older than the arch or than the PTX."""
+def _assemble_by_ptxas(
+    ptxas: str, ptx: bytes, symbol: str, target: Target, debug: bool, identity: str
+) -> tuple[bytes, str]:
+    with tempfile.TemporaryDirectory(prefix="portagemm-") as folder:
+        text, out = Path(folder, f"{symbol}.ptx"), Path(folder, f"{symbol}.cubin")
+        text.write_bytes(ptx.rstrip(b"\0"))
+        command = [ptxas, "-v", f"-arch={target.code_arch}", "-o", str(out), str(text)]
+        log = _tool([*command, "-lineinfo"] if debug else command, symbol, target, identity)
+        return out.read_bytes(), log
 
 
 def _assemble_by_nvjitlink(
@@ -255,7 +295,7 @@ def _assemble_by_nvjitlink(
     try:
         handle = nvjitlink.create(len(options), options)
     except nvjitlink.nvJitLinkError as error:
-        raise _UnknownArchError(f"nvJitLink {_dotted(nvjitlink)}, {target.code_arch}: {error}") from error
+        raise CompileError(symbol, target, identity, str(error)) from error
 
     def log(kind: str) -> str:
         size = getattr(nvjitlink, f"get_{kind}_log_size")(handle)
@@ -272,10 +312,7 @@ def _assemble_by_nvjitlink(
         nvjitlink.get_linked_cubin(handle, cubin)
         return bytes(cubin), log("info")
     except nvjitlink.nvJitLinkError as error:
-        text = f"{log('info')}{log('error')}{error}"
-        if "UNSUPPORTED_PTX_VERSION" in text or "Unsupported .version" in text:
-            raise _UnknownArchError(f"nvJitLink {_dotted(nvjitlink)}: {error}") from error
-        raise CompileError(symbol, target, identity, text) from error
+        raise CompileError(symbol, target, identity, f"{log('info')}{log('error')}{error}") from error
     finally:
         nvjitlink.destroy(handle)
 
@@ -291,15 +328,28 @@ def _nvjitlink() -> Any:
     return nvjitlink
 
 
-def _dotted(nvjitlink: Any) -> str:
-    return ".".join(map(str, nvjitlink.version()))
+@functools.cache
+def _ptxas_version(ptxas: str) -> str:
+    """``13.0.88``; "unknown" of one that does not say it."""
+    try:
+        said = _tool([ptxas, "--version"], "", Target("cuda", "any", 32), "ptxas")
+    except CompileError:
+        return "unknown"
+    return _release(said.encode()) or "unknown"
 
 
-def _assembler_identity() -> str:
-    nvjitlink = _nvjitlink()
-    if nvjitlink is not None:
-        return f"nvjitlink-{_dotted(nvjitlink)}"
-    return "ptxas" if _find_tool("ptxas") else "driver"
+def _driver_identity() -> str:
+    """``driver 580.159.04 (CUDA 13.0)``, which assembles PTX when it loads it; "driver" where there is none."""
+    try:
+        return f"driver {driver_text(libcuda.driver_version(libcuda.load()))}"
+    except (OSError, libcuda.DriverError):
+        return "driver"
+
+
+def _release(text: bytes) -> str:
+    """The release that PTX, a cubin (since CUDA 13) or a tool's own text says made it, or ""."""
+    found = _RELEASE.search(text)
+    return found[1].decode() if found else ""
 
 
 def _nvrtc_bytes(nvrtc: Any, what: str, program: Any) -> bytes:
@@ -327,14 +377,20 @@ def _tool(command: list[str], symbol: str, target: Target, identity: str) -> str
     """Run an external tool; its output. Raises CompileError."""
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False
-        )
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, stdin=subprocess.DEVNULL, check=False,
+            env=_environment(),
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileError(symbol, target, identity, str(error)) from error
     log = done.stdout + done.stderr
     if done.returncode:
         raise CompileError(symbol, target, identity, log or f"exit status {done.returncode}")
     return log
+
+
+def _environment() -> dict[str, str]:
+    """Ours without what would change an external compiler's code behind the key's back."""
+    return {name: value for name, value in os.environ.items() if name not in _NVCC_VARIABLES}
 
 
 def _find_tool(name: str) -> str | None:

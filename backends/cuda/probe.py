@@ -79,7 +79,7 @@ def _ask(library: Any, *, initialised: bool) -> Probe:
         answer = _ask_child()
     if "error" in answer or not answer["devices"]:
         return Probe(reason=_no_devices(answer))
-    driver = _driver_text(version)
+    driver = driver_text(version)
     return Probe(tuple(_device(index, row, driver) for index, row in enumerate(answer["devices"])))
 
 
@@ -150,7 +150,7 @@ def version_text(version: int) -> str:
     return f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _driver_text(version: int) -> str:
+def driver_text(version: int) -> str:
     """``580.159.04 (CUDA 13.0)``; the kernel module's part only where Linux shows it."""
     cuda = f"CUDA {version_text(version)}"
     try:

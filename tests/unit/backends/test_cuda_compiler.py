@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import re
 import sys
 
 import pytest
@@ -70,15 +71,62 @@ def test_a_forced_profile_is_assembled_for_the_card(nvrtc, tmp_path, arch):
     assert code.code[:4] == b"\x7fELF"
     assert elf_arch(code.code) == 90
     assert "registers" in code.log
+    name, version = code.compiler.removeprefix(f"{nvrtc.identity()}, ").split()
+    assert name in ("nvjitlink", "ptxas")
+    assert version[0].isdigit()
+    assert f"--assembler={name} {version}" in nvrtc.flags(target, options(tmp_path))
 
 
 def test_assembled_by_ptxas_without_nvjitlink(nvrtc, tmp_path, monkeypatch):
     monkeypatch.setattr(compiler_module, "_nvjitlink", lambda: None)
     if compiler_module._find_tool("ptxas") is None:
         pytest.skip("no ptxas")
-    code = nvrtc.compile(SOURCE, "small", Target("cuda", "sm_80", 32, "sm_90"), options(tmp_path, debug=True))
+    target = Target("cuda", "sm_80", 32, "sm_90")
+    code = nvrtc.compile(SOURCE, "small", target, options(tmp_path, debug=True))
     assert elf_arch(code.code) == 90
     assert "registers" in code.log
+    assembler = code.compiler.removeprefix(f"{nvrtc.identity()}, ")
+    assert re.fullmatch(r"ptxas \d+\.\d+\.\d+", assembler)
+    assert f"--assembler={assembler}" in nvrtc.flags(target, options(tmp_path))
+
+
+@pytest.mark.quick
+def test_the_assembler_named_is_the_one_used(nvrtc, tmp_path, monkeypatch):
+    """nvJitLink is there, but does not know the arch: ptxas's version is in the key and in the code."""
+
+    class Old:
+        nvJitLinkError = ValueError
+
+        def version(self):
+            return 12, 0
+
+        def create(self, count, options):
+            raise ValueError("ERROR_UNRECOGNIZED_ARCH")
+
+    ptxas = tmp_path / "ptxas"
+    ptxas.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && { echo "Cuda compilation tools, release 12.9, V12.9.86"; exit; }\n'
+        'while [ "$1" != -o ]; do shift; done; printf "small\\0" >"$2"\n'
+    )
+    ptxas.chmod(0o755)
+    monkeypatch.setattr(compiler_module, "_nvjitlink", lambda: Old())
+    monkeypatch.setattr(compiler_module, "_find_tool", lambda name: str(ptxas))
+    target = Target("cuda", "sm_80", 32, "sm_90")
+    assert "--assembler=ptxas 12.9.86" in nvrtc.flags(target, options(tmp_path))
+    code = nvrtc.compile(SOURCE, "small", target, options(tmp_path))
+    assert code.compiler == f"{nvrtc.identity()}, ptxas 12.9.86"
+
+
+@pytest.mark.quick
+def test_the_driver_that_assembles_is_named(nvrtc, fake_cuda, tmp_path, monkeypatch):
+    monkeypatch.setattr(compiler_module, "_nvjitlink", lambda: None)
+    monkeypatch.setattr(compiler_module, "_find_tool", lambda name: None)
+    monkeypatch.setenv("FAKE_VERSION", "12080")
+    target = Target("cuda", "sm_80", 32, "sm_90")
+    (flag,) = [f for f in nvrtc.flags(target, options(tmp_path)) if f.startswith("--assembler=driver ")]
+    assert "CUDA 12.8" in flag
+    compiler = nvrtc.compile(SOURCE, "small", target, options(tmp_path)).compiler
+    assert compiler == f"{nvrtc.identity()}, {flag.removeprefix('--assembler=')}"
 
 
 @pytest.mark.quick
@@ -172,6 +220,23 @@ def test_nvcc(tmp_path):
     assert code.compiler.startswith("nvcc ")
     with pytest.raises(CompileError, match="no_such_name"):
         nvcc.compile(SOURCE.replace("threadIdx", "no_such_name"), "small", target, options(tmp_path))
+
+
+@pytest.mark.quick
+def test_nvcc_takes_no_flags_from_its_variables(monkeypatch, tmp_path):
+    nvcc = tmp_path / "nvcc"
+    nvcc.write_text(
+        '#!/bin/sh\n[ -z "$NVCC_PREPEND_FLAGS$NVCC_APPEND_FLAGS" ] || { echo flags unseen; exit 1; }\n'
+        '[ "$1" = --version ] && { echo "Cuda compilation tools, release 12.9, V12.9.86"; exit; }\n'
+        'while [ "$1" != -o ]; do shift; done; printf "small\\0" >"$2"\n'
+    )
+    nvcc.chmod(0o755)
+    monkeypatch.setattr(compiler_module, "_find_tool", lambda name: str(nvcc))
+    monkeypatch.setenv("NVCC_PREPEND_FLAGS", "-use_fast_math")
+    monkeypatch.setenv("NVCC_APPEND_FLAGS", "-DX")
+    compiler = NvccCompiler()
+    assert compiler.identity() == "nvcc 12.9.86"
+    assert compiler.compile(SOURCE, "small", Target("cuda", "sm_90a", 32), options(tmp_path)).code
 
 
 @pytest.mark.quick
