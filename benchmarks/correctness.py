@@ -23,6 +23,7 @@ def main() -> int:
     import torch
 
     from portagemm import launch, testing
+    from portagemm.hal.cache import default_cache
 
     torch.set_num_threads(arguments.threads)
     started = time.monotonic()
@@ -40,7 +41,7 @@ def main() -> int:
                 print(f"FAILED {case.id} [{result.plan or 'plan of choice'}]: {result.error}", flush=True)
         done += 1
     figures = testing.summary(results)
-    compiled = launch.kernel_cache().info().entries
+    compiled = default_cache().info().entries
     left = len(todo) - done
     figures["compiled_here"], figures["not_run"], figures["profile"] = compiled, left, profile.name
     figures["summary"] = (

@@ -334,6 +334,8 @@ _caches: weakref.WeakSet[KernelCache] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
+    global _defaults_lock
+    _defaults_lock = threading.Lock()
     for cache in list(_caches):
         cache._renew_locks()
 
@@ -358,6 +360,12 @@ def default_cache() -> KernelCache:
         with _defaults_lock:
             cache = _defaults.setdefault(key, KernelCache())
     return cache
+
+
+def forget_default_caches() -> None:
+    """The next default_cache() starts anew: memory empty, folder and packs looked at again. Disks stay."""
+    with _defaults_lock:
+        _defaults.clear()
 
 
 def _writable(folder: Path) -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from portagemm.hal import profile as profiles
 from portagemm.hal import registry
-from portagemm.hal.cache import CacheResult, KernelCache
+from portagemm.hal.cache import CacheResult, default_cache, forget_default_caches
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.errors import BackendUnavailableError, DeviceError, NoCompilerError
 
@@ -140,12 +140,6 @@ def rejected(problem: GemmProblem, device: Device) -> list[str]:
 # --- compiling -----------------------------------------------------------------------------------------
 
 
-@functools.cache
-def kernel_cache() -> KernelCache:
-    """The kernel cache of this process."""
-    return KernelCache()
-
-
 def source_of(plan: GemmPlan, device: Device) -> KernelSource:
     """The source of a plan's kernel for a device."""
     from portagemm import plan as planner
@@ -168,18 +162,18 @@ def code_of(source: KernelSource) -> CacheResult:
         return compiler.compile(source.text, source.symbol, source.target, options)
 
     if compiler is None:
-        return kernel_cache().get_or_build(source, compile_it, "none")
+        return default_cache().get_or_build(source, compile_it, "none")
     flags = compiler.flags(source.target, options)
-    return kernel_cache().get_or_build(source, compile_it, compiler.identity(), flags)
+    return default_cache().get_or_build(source, compile_it, compiler.identity(), flags)
 
 
 def at_hand(source: KernelSource) -> CacheResult | None:
     """Compiled code for a source if memory, a pack or the disk cache has it. Compiles nothing."""
     compiler = usable_compiler(source.target.backend)
     if compiler is None:
-        return kernel_cache().lookup(source, "none")
+        return default_cache().lookup(source, "none")
     flags = compiler.flags(source.target, CompileOptions(source.include_dirs, source.defines))
-    return kernel_cache().lookup(source, compiler.identity(), flags)
+    return default_cache().lookup(source, compiler.identity(), flags)
 
 
 def usable_compiler(backend: str) -> Compiler | None:
@@ -264,5 +258,5 @@ def clear() -> None:
     """Forget every prepared launch, so that changed profiles, packs and cache folders are seen."""
     with _lock:
         _prepared.clear()
-    kernel_cache.cache_clear()
+    forget_default_caches()
     _device.cache_clear()
