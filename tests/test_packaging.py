@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,17 @@ def test_backends_have_the_same_files() -> None:
     for backend in ("cpu", "cuda", "rocm"):
         for name in ("__init__.py", "backend.py", "compiler.py", "driver.py", "README.md"):
             assert (ROOT / "backends" / backend / name).is_file(), f"backends/{backend}/{name}"
+
+
+def test_extras_bring_what_their_names_promise() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        extras: dict[str, list[str]] = tomllib.load(file)["project"]["optional-dependencies"]
+    for extra, bounds, wheels in (
+        ("cuda12", ">=12.8,<13", ("nvidia-cuda-nvrtc-cu12", "nvidia-nvjitlink-cu12")),
+        ("cuda13", ">=13.0,<14", ("nvidia-cuda-nvrtc", "nvidia-nvjitlink")),
+    ):
+        assert f"cuda-python{bounds}" in extras[extra]
+        for wheel in wheels:
+            assert any(re.match(rf"{wheel}[<>=]", line) for line in extras[extra])
+    assert "hip-python" in extras["rocm"]
+    assert any(re.match(r"tomli\b.*python_version < '3.11'", line) for line in extras["test"])
