@@ -178,9 +178,9 @@ def main() -> int:
     from portagemm.bench.suites import default_seed
     from portagemm.hal.pack import write_pack
 
-    started, digest = time.monotonic(), sources_digest()
-    seed = arguments.seed or default_seed()
     device = h200()
+    started, digest = time.monotonic(), sources_digest(device.backend)
+    seed = arguments.seed or default_seed()
     sources: dict[str, KernelSource] = {}
     for name in arguments.profiles.split(","):
         selection = select(device, name)
@@ -193,7 +193,7 @@ def main() -> int:
         return 0
 
     built, failed, compiled = build(list(sources.values()), arguments.jobs, arguments.seconds)
-    if sources_digest() != digest:
+    if sources_digest(device.backend) != digest:
         print(
             "FAILED: kernel sources changed while they were compiled; run it again (the cache keeps what fits)"
         )

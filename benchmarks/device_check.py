@@ -233,6 +233,7 @@ def head(device: str, seed: int) -> dict[str, Any]:
     from portagemm.bench.digest import sources_digest
 
     gpu = device if device == "cpu" else torch.cuda.get_device_name(device)
+    backend = "cpu" if device == "cpu" else "rocm" if torch.version.hip else "cuda"
     return {
         "schema": 1,
         "kind": "device_check",
@@ -240,7 +241,7 @@ def head(device: str, seed: int) -> dict[str, Any]:
         "driver": environment.driver_version(device),
         "versions": environment.versions(),
         "commit": environment.commit(),
-        "sources_digest": sources_digest(),
+        "sources_digest": sources_digest(backend),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "seed": seed,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,31 +41,33 @@ def read(root: Path, path: Path) -> Result:
         return Result(name, "", "", f"{type(error).__name__}: {error}")
 
 
-def stale(root: Path, digest: str) -> tuple[list[Result], list[Result]]:
-    """(fresh, stale) results under `root` for sources of this digest."""
+def stale(root: Path, digests: Collection[str]) -> tuple[list[Result], list[Result]]:
+    """(fresh, stale) results under `root` for sources of these digests, one a backend."""
     results = [read(root, path) for path in result_files(root)]
-    return [r for r in results if r.digest == digest], [r for r in results if r.digest != digest]
+    return [r for r in results if r.digest in digests], [r for r in results if r.digest not in digests]
 
 
 def main() -> int:
     """Print a line a result, then the verdict."""
     sys.path.insert(0, str(ROOT))
     from portagemm.bench.digest import sources_digest
+    from portagemm.hal import registry
 
-    digest = sources_digest()
-    fresh, old = stale(ROOT, digest)
+    digests = {backend: sources_digest(backend) for backend in registry.NAMES}
+    now = ", ".join(f"{backend} {digest[:12]}" for backend, digest in digests.items())
+    fresh, old = stale(ROOT, digests.values())
     for result in fresh:
         print(f"fresh  {result.path}  {result.date}")
     for result in old:
         print(f"STALE  {result.path}  {result.date}  {result.problem or 'sources ' + result.digest[:12]}")
     if old:
         print(
-            f"*** STALE RESULTS: {len(old)} of {len(fresh) + len(old)} are not of sources {digest[:12]} ***"
+            f"*** STALE RESULTS: {len(old)} of {len(fresh) + len(old)} are not of these sources ({now}) ***"
         )
     elif fresh:
-        print(f"all {len(fresh)} results were made from these kernel sources ({digest[:12]})")
+        print(f"all {len(fresh)} results were made from these kernel sources ({now})")
     else:
-        print(f"*** NO RESULTS committed for kernel sources {digest[:12]} ***")
+        print(f"*** NO RESULTS committed for kernel sources {now} ***")
     return 0
 
 

@@ -75,7 +75,7 @@ class Runner:
             driver=environment.driver_version(self.options.device),
             versions=environment.versions(),
             commit=environment.commit(),
-            sources_digest=sources_digest(),
+            sources_digest=sources_digest(self.device.backend),
             date=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             ceilings=self._ceilings(),
             rows=[],
