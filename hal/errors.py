@@ -8,6 +8,20 @@ from collections.abc import Sequence
 class PortaGemmError(Exception):
     """Base of all errors this package raises on purpose."""
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception's own would call __init__ with the finished message: an error in a worker process would
+        # then never arrive, and multiprocessing.Pool waits for it for ever.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(
+    kind: type[PortaGemmError], args: tuple[object, ...], state: dict[str, object]
+) -> PortaGemmError:
+    """An error as it was before it was pickled."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
+
 
 class OperandError(PortaGemmError, ValueError):
     """An operand cannot be used: names the operand, what was given and what is allowed."""

@@ -61,10 +61,12 @@ def explain(operation: str | Callable[..., Any], *args: Any, **kwargs: Any) -> E
     from portagemm.ops import _dispatch
 
     names = ("matmul", "gemm", "linear")
-    name = operation if isinstance(operation, str) else getattr(operation, "__name__", repr(operation))
-    if name not in names:
-        raise OptionError("operation", repr(operation), ", ".join(names))
-    request = importlib.import_module(f"portagemm.ops.{name}").request(*args, **kwargs)
+    name = operation if isinstance(operation, str) else getattr(operation, "__name__", "")
+    module = importlib.import_module(f"portagemm.ops.{name}") if name in names else None
+    # By identity: torch.matmul has the same name, and what it would do is not ours to say.
+    if module is None or not (isinstance(operation, str) or operation is getattr(module, name)):
+        raise OptionError("operation", repr(operation), f"{', '.join(names)} of portagemm")
+    request = module.request(*args, **kwargs)
     decision = _dispatch.decide(request, prepare=False)
     selection = decision.selection
     return Explanation(

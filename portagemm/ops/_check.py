@@ -24,12 +24,17 @@ from portagemm.hal.errors import (
 )
 from portagemm.problem import ACTIVATIONS, View
 
+from . import _surroundings
+
 FALLBACKS = ("auto", "error", "vendor")
 
 #: Tensor types whose memory is what data_ptr() says. Everything else is a subclass with a meaning of its own.
 PLAIN_TYPES = frozenset({Tensor, torch.nn.Parameter})
 
 DTYPES: dict[torch.dtype, DType] = {getattr(torch, name): d for name, d in BY_TORCH_NAME.items()}
+
+#: Largest finite fp32 number: what alpha and beta are computed in.
+FP32_MAX = torch.finfo(torch.float32).max
 
 #: Elements up to which an overlap that interval arithmetic cannot decide is decided by enumeration.
 ENUMERATE_UP_TO = 1 << 20
@@ -62,7 +67,7 @@ def options(
         )
     if activation is not None and activation not in ACTIVATIONS:
         raise OptionError("activation", repr(activation), f"None, {', '.join(map(repr, ACTIVATIONS))}")
-    if out_dtype is not None and out_dtype not in DTYPES:
+    if out_dtype is not None and not (isinstance(out_dtype, torch.dtype) and out_dtype in DTYPES):
         raise OptionError("out_dtype", repr(out_dtype), "None, the operands' dtype, torch.float32")
 
 
@@ -87,6 +92,8 @@ def tensor(name: str, x: object) -> Tensor:
     if x.is_quantized or x.dtype not in DTYPES:
         allowed = ", ".join(map(str, DTYPES))
         raise DTypeError(name, str(x.dtype), allowed, "Quantized tensors: dequantize first." * x.is_quantized)
+    if x.is_nested:
+        raise LayoutError(name, "a nested tensor", "torch.strided", "Multiply its parts, x.unbind().")
     if x.layout != torch.strided:
         raise LayoutError(name, f"layout {x.layout}", "torch.strided", "Call .to_dense() first.")
     if x.device.type not in ("cpu", "cuda"):
@@ -98,7 +105,46 @@ def tensor(name: str, x: object) -> Tensor:
             "tensors without requires_grad, or any under torch.no_grad()",
             "Gradients are not implemented yet: wrap the call in torch.no_grad() or pass x.detach().",
         )
+    if _surroundings.has_tangent(x):
+        raise AutogradError(
+            name,
+            "a forward-mode dual tensor",
+            "tensors without a tangent",
+            "Derivatives are not implemented yet: pass torch.autograd.forward_ad.unpack_dual(x).primal.",
+        )
+    if not _has_memory(x):
+        raise LayoutError(
+            name,
+            f"shape {tuple(x.shape)} and strides {x.stride()} without memory for them",
+            "tensors whose storage holds every element",
+            "Its storage was resized or is not allocated yet.",
+        )
     return x.resolve_neg() if x.is_neg() else x
+
+
+def _has_memory(x: Tensor) -> bool:
+    """Whether the storage of `x` holds all its elements: it can be resized behind a tensor's back (FSDP does)."""
+    if x.numel() == 0:
+        return True
+    try:
+        held = x.untyped_storage().nbytes()
+        return x.data_ptr() != 0 and held >= x.storage_offset() * x.element_size() + span(x)
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def scalar(name: str, value: object) -> float:
+    """`value` as the float a kernel takes. Raises OperandError: no number, or one that fp32 does not hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise OperandError(name, repr(value), "a Python float")
+    try:
+        number = float(value)
+    except OverflowError:  # an int beyond fp64
+        number = math.inf
+    if abs(number) > FP32_MAX and (number != value or math.isfinite(number)):
+        digits = repr(value) if isinstance(value, float) else f"an int of {value.bit_length()} bits"
+        raise OperandError(name, digits, f"finite numbers up to {FP32_MAX:.8g} (fp32), inf, nan")
+    return number
 
 
 def same_dtype(name: str, x: Tensor, reference: Tensor, reference_name: str, or_fp32: bool) -> None:
@@ -234,7 +280,7 @@ def overlap(x: Tensor, y: Tensor) -> bool:
     bytes_of = [
         (
             (t.data_ptr() + _offsets(t) * t.element_size())[:, None]
-            + torch.arange(0, t.element_size(), unit)[None, :]
+            + torch.arange(0, t.element_size(), unit, device="cpu")[None, :]
         ).flatten()
         for t in (x, y)
     ]
@@ -259,7 +305,7 @@ def _apart(
 
 def _offsets(x: Tensor) -> Tensor:
     """The element offset of every element of `x`, on the CPU."""
-    total = torch.zeros((), dtype=torch.int64)
+    total = torch.zeros((), dtype=torch.int64, device="cpu")  # whatever the default device is
     for extent, stride in zip(x.shape, x.stride(), strict=True):
-        total = total[..., None] + torch.arange(extent) * stride
+        total = total[..., None] + torch.arange(extent, device="cpu") * stride
     return total.flatten()

@@ -29,7 +29,7 @@ from portagemm.hal.errors import (
 )
 from portagemm.problem import GemmProblem, View, as_matrices, build, result_shape
 
-from . import _check, _compile_break, _vendor
+from . import _check, _compile_break, _surroundings, _vendor
 
 if TYPE_CHECKING:
     from portagemm.plan import GemmPlan
@@ -247,6 +247,7 @@ def execute(
             type(a) in _plain_types
             and type(b) in _plain_types
             and not _any_autocast()
+            and not _watched()
             and not (_grad_enabled() and (a.requires_grad or b.requires_grad))
             and not (a.is_neg() or b.is_neg())
         ):
@@ -257,19 +258,19 @@ def execute(
                         operation.name,
                         options,
                         fp32_precision() if dtype is _fp32 else None,
-                        (dtype, a.shape, a.stride(), pa & 15, a.device),
-                        (b.dtype, b.shape, b.stride(), pb & 15, b.device),
+                        (dtype, a.shape, a.stride(), pa & 15 if pa else None, a.device),
+                        (b.dtype, b.shape, b.stride(), pb & 15 if pb else None, b.device),
                     )
                 )
-            except RuntimeError:  # no memory to point at (sparse, functorch): the slow path says which
-                call = None
+            except (RuntimeError, TypeError):  # no memory (sparse, functorch), an option that is a list: the
+                call = None  # slow path says which
             if call is not None and call.run is not None:
                 out = _empty(call.shape, dtype=call.dtype, device=call.device)
                 if call.swapped:
                     pa, pb = pb, pa
                 call.run((pa, pb, 0, out.data_ptr(), 0), (alpha, beta), call.stream(call.index))
                 return out
-    elif not _any_autocast():
+    elif not _any_autocast() and not _watched():
         tensors = (a, b, c, out, bias)
         grad = _grad_enabled()
         for x in tensors:
@@ -278,7 +279,7 @@ def execute(
         else:
             try:
                 call = calls.young.get(_key(operation, tensors, options))
-            except RuntimeError:
+            except (RuntimeError, TypeError):
                 call = None
             if call is not None and call.run is not None:
                 pointers = [0 if x is None else x.data_ptr() for x in tensors]
@@ -299,13 +300,17 @@ def execute(
 
 _compile_break.opaque(execute)
 _tracer = _compile_break.tracer
+_watched = _surroundings.watched
 fp32_precision = _check.fp32_precision
 
 
 def _key(
     operation: Operation, tensors: tuple[Tensor | None, ...], options: tuple[object, ...]
 ) -> tuple[object, ...]:
-    """All a Call depends on; tensors in the order a, b, c, out, bias. Low address bits mean alignment."""
+    """All a Call depends on; tensors in the order a, b, c, out, bias. Low address bits mean alignment.
+
+    No call that launches is kept under a null address, so that one sends the hot path to the checks.
+    """
     a = tensors[0]
     parts: list[object] = [
         operation.name,
@@ -313,10 +318,12 @@ def _key(
         fp32_precision() if a is not None and a.dtype is _fp32 else None,
     ]
     last = 5 if any(x is not None for x in tensors[2:]) else 2
-    parts += [
-        None if x is None else (x.dtype, x.shape, x.stride(), x.data_ptr() & 15, x.device)
-        for x in tensors[:last]
-    ]
+    for x in tensors[:last]:
+        if x is None:
+            parts.append(None)
+        else:
+            address = x.data_ptr()
+            parts.append((x.dtype, x.shape, x.stride(), address & 15 if address else None, x.device))
     return tuple(parts)
 
 
@@ -361,7 +368,7 @@ def _first(
         result = torch.empty(request.shape, dtype=request.dtype, device=request.a.device)
     if call.run is not None:
         pointers = [0 if x is None else x.data_ptr() for x in tensors]
-        pointers[3] = result.data_ptr()
+        pointers[3] = _surroundings.address(operation.name, result)
         if call.swapped:
             pointers[0], pointers[1] = pointers[1], pointers[0]
         if request.out is not None:
@@ -389,10 +396,8 @@ def check(
     """Everything an operation demands of its arguments. Raises the errors of portagemm.errors."""
     chosen = Options(*options)  # type: ignore[arg-type]
     _check.options(operation.name, *chosen[:6])
+    _surroundings.check(operation.name)
     na, nb, nc, nbias = operation.names
-    for name, scalar in (("alpha", alpha), ("beta", beta)):
-        if isinstance(scalar, bool) or not isinstance(scalar, (int, float)):
-            raise OperandError(name, repr(scalar), "a Python float")
     given_b = b
     a, b = _check.tensor(na, a), _check.tensor(nb, b)
     c = None if c is None else _check.tensor(nc, c)

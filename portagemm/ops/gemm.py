@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _dispatch
+from . import _check, _dispatch
 from ._compile_break import opaque
 
+FP32_MAX = _check.FP32_MAX
 OPERATION = _dispatch.Operation("gemm", ("a", "b", "c", "bias"), matrices=True)
 
 
@@ -45,6 +46,11 @@ def gemm(
 
     Raises: as matmul; also OperandError where beta is not 0 and there is no C.
     """
+    # Tested here so that the usual scalars cost no call; NaN and Inf fail the test and pass the check.
+    if not (type(alpha) is float and -FP32_MAX <= alpha <= FP32_MAX):
+        alpha = _check.scalar("alpha", alpha)
+    if not (type(beta) is float and -FP32_MAX <= beta <= FP32_MAX):
+        beta = _check.scalar("beta", beta)
     return _dispatch.execute(
         OPERATION,
         a,
@@ -75,6 +81,7 @@ def request(
     constant_b: bool = False,
 ) -> _dispatch.Request:
     """The checked call, not run: for explain and tests."""
+    alpha, beta = _check.scalar("alpha", alpha), _check.scalar("beta", beta)
     options: tuple[Any, ...] = (
         out_dtype,
         fallback,
