@@ -1,0 +1,185 @@
+"""Schedules on mma.sync run on an emulated sm_80: numbers, synchronisation, and mutants of both.
+
+Copies land at once or as late as waits allow, lanes run in many orders. What a compiler makes of the sources is
+tests/compile/test_cuda_kernels.py's business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import sm80
+import torch
+
+from portagemm.hal.dtypes import BF16, FP16, FP32, DType
+from portagemm.hal.errors import LaunchError
+from portagemm.hal.profile import TileConfig
+from portagemm.problem import GemmProblem, View, build
+
+ROOT = Path(__file__).resolve().parents[3]
+HEADERS = ROOT / "backends/cuda/include/portagemm"
+TORCH = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+#: Late and early copies; lanes in order and shuffled.
+SEEDS = (0, 1, 2, 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel and a problem. `pads`: extra elements a line of A and B. `grid`: 0: as planned."""
+
+    schedule: str
+    tile: TileConfig
+    m: int
+    n: int
+    k: int
+    layout: str = "nt"
+    dtype: DType = BF16
+    precision: str = "ieee"
+    pads: tuple[int, int] = (0, 0)
+    alignment: tuple[int, int] = (16, 16)
+    grid: int = 0
+
+    def __str__(self) -> str:
+        t = self.tile
+        parts = (self.schedule, t.atom, "x".join(map(str, t.block)), f"s{t.stages}l{t.loaders}", self.layout)
+        return f"{'-'.join(parts)}-{self.m}x{self.n}x{self.k}-{self.alignment[0]}.{self.alignment[1]}"
+
+    @property
+    def problem(self) -> GemmProblem:
+        return build(
+            View(self.dtype, (self.m, self.k), self._strides(0), self.alignment[0]),
+            View(self.dtype, (self.k, self.n), self._strides(1), self.alignment[1]),
+            View(self.dtype, (self.m, self.n), (self.n, 1), 16),
+            precision=self.precision,
+        )
+
+    def _strides(self, index: int) -> tuple[int, int]:
+        rows, cols = ((self.m, self.k), (self.k, self.n))[index]
+        pad = self.pads[index]
+        return (1, rows + pad) if self.layout[index] == "t" else (cols + pad, 1)
+
+    def operand(self, index: int, values: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """(memory that holds the values among NaN, address of the first)."""
+        rows, cols = values.shape
+        row, col = self._strides(index)
+        memory = torch.full((rows * row + cols * col + 64,), float("nan"), dtype=TORCH[self.dtype.name])
+        size = self.dtype.bytes
+        start = (-memory.data_ptr() % 16 + self.alignment[index] % 16) // size
+        view = memory[start:].as_strided((rows, cols), (row, col))
+        view.copy_(values)
+        return memory, view.data_ptr()
+
+
+def verdicts(case: Case, extra: Path | None = None) -> list[str]:
+    """What is wrong with the case's results, one launch a seed."""
+    problem = case.problem
+    assert not problem.swapped
+    chosen = sm80.plan(problem, case.schedule, case.tile)
+    if case.grid:
+        chosen = replace(chosen, grid=case.grid)
+    code = sm80.build(chosen, extra)
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randint(-3, 4, (case.m, case.k), generator=generator).double()
+    b = torch.randint(-3, 4, (case.k, case.n), generator=generator).double()
+    left, right = case.operand(0, a), case.operand(1, b)
+    found = []
+    for seed in SEEDS:
+        d = torch.full((case.m, case.n), float("nan"), dtype=TORCH[case.dtype.name])
+        try:
+            sm80.launch(code, chosen, problem, (left[1], right[1], 0, d.data_ptr(), 0), seed)
+        except LaunchError as error:
+            found.append(f"seed {seed}: {error}")
+            continue
+        wrong = int((d.double() != a @ b).sum())
+        found += [f"seed {seed}: {wrong} of {d.numel()} elements wrong"] if wrong else []
+    return found
+
+
+def _tile(block: tuple[int, int, int], stages: int, atom: str = "mma_16816", loaders: int = 1) -> TileConfig:
+    return TileConfig(atom, block, (2, 2), stages, loaders=loaders)
+
+
+def _cases() -> list[Case]:
+    small = (64, 64, 32)
+    found = []
+    for schedule, tile, grid in (
+        ("multistage", _tile(small, 3), 0),
+        ("split_multistage", _tile(small, 3, loaders=1), 1),
+        ("split_multistage", _tile(small, 2, loaders=4), 1),
+    ):
+        found.append(Case(schedule, tile, 72, 80, 200, "nt", grid=grid))
+        found.append(Case(schedule, tile, 72, 72, 104, "tn", FP16, grid=grid))
+        found.append(Case(schedule, tile, 70, 66, 37, "nt", pads=(3, 3), grid=grid))  # tails
+        found.append(Case(schedule, tile, 66, 66, 70, "nt", pads=(1, 0), alignment=(2, 4), grid=grid))
+    found += [
+        Case("multistage", _tile((64, 64, 64), 2), 72, 72, 200, "tt"),
+        Case("multistage", _tile((64, 64, 16), 4), 72, 72, 104, "nn"),
+        Case("multistage", _tile((64, 64, 16), 3, "mma_1688_tf32"), 68, 68, 60, "tt", FP32, "tf32"),
+        Case("multistage", _tile((64, 64, 16), 3, "fma"), 68, 68, 60, "nn", FP32),
+        Case("split_multistage", _tile((64, 64, 16), 3, "mma_1688_tf32", 2), 68, 68, 60, "tn", FP32, "tf32"),
+        Case("split_multistage", _tile((64, 64, 16), 3, "fma", 2), 68, 68, 60, "nt", FP32, grid=1),
+        Case("split_multistage", _tile((64, 64, 32), 3, loaders=3), 72, 72, 136, "tt", grid=1),
+    ]
+    return found
+
+
+@pytest.fixture(autouse=True)
+def needs_compiler() -> None:
+    if sm80.compiler() is None:
+        pytest.skip(f"none of {', '.join(sm80.COMPILERS)} is installed")
+
+
+@pytest.mark.parametrize("case", _cases(), ids=str)
+def test_case(case: Case) -> None:
+    """Exact results from small integers, whichever lane comes first and whenever copies land."""
+    assert verdicts(case) == []
+
+
+# --- mutants -----------------------------------------------------------------------------------------------
+
+MULTISTAGE, SPLIT = "schedule/multistage.hpp", "schedule/split_multistage.hpp"
+MUTANTS = {
+    "multistage waits for a group too few": (
+        MULTISTAGE,
+        "wait_copy_groups<Stages - 2>",
+        "wait_copy_groups<Stages - 1>",
+    ),
+    "multistage does not meet": (MULTISTAGE, "publish<scope::block>(tile.stage_a(s), *this);", ""),
+    "multistage reads the old stage": (MULTISTAGE, "current = next(current);\n                land", "land"),
+    "split: loaders do not wait": (SPLIT, "barriers.empty[at.stage].wait(at.phase ^ 1);", ""),
+    "split: computing waves do not wait": (
+        SPLIT,
+        "barriers.full[at.stage].wait(at.phase);\n                    tile",
+        "tile",
+    ),
+    "split: released before it is read": (
+        SPLIT,
+        "const i32 read = at.stage;",
+        "const i32 read = at.stage; release(read);",
+    ),
+    "split: an arrival too many awaited": (
+        SPLIT,
+        "full[s].init(load_threads)",
+        "full[s].init(load_threads + 1)",
+    ),
+    "split: copies are not awaited": (SPLIT, "full.arrive_after_copies();", "full.arrive();"),
+    "a chunk's round": ("arch/sm80.hpp", "origin(i * Threads)", "origin(0)"),
+    "tail of k": ("arch/sm80.hpp", "k + Stage::k <= s.k_end &&", ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MUTANTS)
+def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
+    """Each fault, planted in the sources, gives wrong numbers or a lane that waits for ever."""
+    header, old, new = MUTANTS[name]
+    text = (HEADERS / header).read_text()
+    assert text.count(old) == 1, f"{header} has {text.count(old)} places for this mutant"
+    changed = tmp_path / "portagemm" / header
+    changed.parent.mkdir(parents=True)
+    changed.write_text(text.replace(old, new))
+    schedule = "split_multistage" if header == SPLIT else "multistage"
+    tile = _tile((64, 64, 32), 3, loaders=2)
+    assert verdicts(Case(schedule, tile, 72, 72, 264, "nt", grid=1), tmp_path)
