@@ -478,13 +478,18 @@ def test_asynchronous_copies(host_check: Any, width: int, order: str) -> None:
     """Chunks of all threads cover a stage once, by 16 bytes without conflicts within eight lanes."""
     stage = spell(("fp16", 128, 32, order))
     copy = f"arch::async_copy<fp16, {stage}, major::{order}, {width}, 256>"
-    text = f'using copy = {copy}; void check() {{ print_asynchronous_copy<copy, 256>("to"); }}'
-    found = host_check.run([SM80, LAYOUTS], text)["to"]
-    assert sorted(found) == list(range(0, 128 * 32 * 2, width))
+    cases = {"whole": (512, 256), "k_tail": (512, 21), "mn_tail": (77, 256), "both": (5, 3), "none": (0, 0)}
+    calls = "".join(
+        f'print_asynchronous_copy<copy, 256>("{name}", {mn_end}, {k_end});'
+        for name, (mn_end, k_end) in cases.items()
+    )
+    found = host_check.run([SM80, LAYOUTS], f"using copy = {copy}; void check() {{ {calls} }}")
+    for name in cases:
+        assert sorted(found[name]) == list(range(0, 128 * 32 * 2, width)), name
     if width == 16:
         rounds = 128 * 32 * 2 // 16 // 256
         for i in range(rounds):
-            at = [found[thread * rounds + i] for thread in range(256)]
+            at = [found["whole"][thread * rounds + i] for thread in range(256)]
             assert sum(conflicts(warp, 16) for warp in groups(at, 32)) == 0
 
 

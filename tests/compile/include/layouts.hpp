@@ -103,12 +103,13 @@ i32 wrong_after_copy(i32 mn_extent, i32 k_extent, i32 mn0, i32 k0) {
     return wrong;
 }
 
-// Addresses to which all threads of a block copy a whole tile without registers: [round of threads][...].
+// Addresses to which all threads of a block copy a tile without registers: [thread][chunk]. An operand that ends
+// within the tile has every chunk written all the same, with zeros.
 template <class Copy, int Threads>
-void print_asynchronous_copy(const char* name) {
+void print_asynchronous_copy(const char* name, i32 mn_end, i32 k_end) {
     static typename Copy::element memory[1 << 17];
     u8* stage = shared_start();
-    tile_source source{memory, Copy::along_mn ? 1 : 256, Copy::along_mn ? 256 : 1, 0, 1 << 20, 1 << 20, 0};
+    tile_source source{memory, Copy::along_mn ? 1 : 256, Copy::along_mn ? 256 : 1, 0, mn_end, k_end, 0};
     typename Copy::registers registers;
     for (i32 t = 0; t < Threads; t++) {
         Copy::begin(registers, source, t);
