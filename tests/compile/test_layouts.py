@@ -224,6 +224,52 @@ def check_fragments(
             assert got == want, (lane, i)
 
 
+_MOVED = """
+// Places that a wave's atoms move by constants, against the same read at its own place.
+template <class Stage, bool OfA>
+void moved(const char* name, i32 wave_extent) {
+    using atom = arch::mma_16816<fp16>;
+    constexpr i32 step = OfA ? atom::m : atom::n;
+    const u8* stage = shared_start();
+    i32 reads = 0, wrong = 0;
+    for (i32 origin = 0; origin < Stage::mn; origin += wave_extent)
+        for (i32 by = 0; by < wave_extent; by += step)
+            for (i32 k = 0; k < Stage::k; k += atom::k)
+                for (i32 lane = 0; lane < 32; lane++, reads++) {
+                    vendor::addresses.clear();
+                    if constexpr (OfA) {
+                        atom::a_fragment f;
+                        atom::read_a_at<Stage>(f, stage, atom::place_a<Stage>(origin, lane), by, k);
+                        atom::read_a<Stage>(f, stage, origin + by, k, lane);
+                    } else {
+                        atom::b_fragment f;
+                        atom::read_b_at<Stage>(f, stage, atom::place_b<Stage>(origin, lane), by, k);
+                        atom::read_b<Stage>(f, stage, origin + by, k, lane);
+                    }
+                    wrong += vendor::addresses.size() != 2 || vendor::addresses[0] != vendor::addresses[1];
+                }
+    entry(name, std::vector<i32>{reads > 0, wrong});
+}
+"""
+
+
+def test_places_move_by_constants(host_check: Any) -> None:
+    """A lane computes its place once; what it reads from there for other atoms is what it would read at theirs."""
+    calls = {}
+    for profile in all_profiles().values():
+        for tile in (t for tiles in profile.tiles.values() for t in tiles if t.atom == "mma_16816"):
+            for of_a, mn, waves in (
+                ("true", tile.block[0], tile.waves[0]),
+                ("false", tile.block[1], tile.waves[1]),
+            ):
+                for order in ("k", "mn"):
+                    stage = spell(("fp16", mn, tile.block[2], order))
+                    name = f"{mn}x{tile.block[2]} {order} by {waves}, A: {of_a}"
+                    calls[name] = f'moved<{stage}, {of_a}>("{name}", {mn // waves});'
+    found = host_check.run([SM80, LAYOUTS], f"{_MOVED} void check() {{ {''.join(calls.values())} }}")
+    assert found == {name: [1, 0] for name in calls}
+
+
 _ELEMENT_READS = """
 template <class Atom, class Stage, bool OfA>
 void reads(const char* name) {
