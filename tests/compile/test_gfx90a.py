@@ -63,6 +63,7 @@ def _problem(dtype: str, layout: str, alignment: int, turn: int) -> GemmProblem:
         layouts=(layout,),
         alignments=(alignment,),
         epilogues=(EPILOGUES[turn % len(EPILOGUES)],),
+        shapes=((4096, 4096, 4096),),
     )
     (problem,) = prebuild.problems(wanted)
     return problem
