@@ -69,7 +69,10 @@ class Operation:
 
 @dataclass(frozen=True)
 class Request:
-    """One call, checked: tensors, result shape and dtype, scalars. `b` is as the caller gave it."""
+    """One call, checked: tensors, result shape and dtype, scalars. `b` is as the caller gave it.
+
+    `c` is None too where beta is 0: then `unread_c` is what the caller gave.
+    """
 
     operation: Operation
     a: Tensor
@@ -82,6 +85,12 @@ class Request:
     options: Options
     shape: tuple[int, ...]
     dtype: torch.dtype
+    unread_c: Tensor | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """In the order of a kernel's pointers, and of a call's key: a, b, c (read or not), out, bias."""
+        return self.a, self.b, self.unread_c if self.c is None else self.c, self.out, self.bias
 
     @property
     def b_kn(self) -> Tensor:
@@ -138,9 +147,8 @@ class Call:
             self.swapped = decision.prepared.problem.swapped
             self.stream = decision.prepared.driver.current_stream
         # In the order of the pointers; of use only where the caller gave `out`.
-        tensors = (request.a, request.b, request.c, request.out, request.bias)
-        self.spans = tuple(0 if x is None else _check.span(x) for x in tensors)
-        out, c = request.out, request.c
+        _, _, c, out, _ = request.tensors
+        self.spans = tuple(0 if x is None else _check.span(x) for x in request.tensors)
         self.c_may_be_out = c is not None and out is not None and _check.same_layout(out, c)
 
     def clashes(self, pointers: Sequence[int]) -> bool:
@@ -265,11 +273,13 @@ def execute(
             except (RuntimeError, TypeError):  # no memory (sparse, functorch), an option that is a list: the
                 call = None  # slow path says which
             if call is not None and call.run is not None:
-                out = _empty(call.shape, dtype=call.dtype, device=call.device)
-                if call.swapped:
-                    pa, pb = pb, pa
-                call.run((pa, pb, 0, out.data_ptr(), 0), (alpha, beta), call.stream(call.index))
-                return out
+                result = _empty(call.shape, dtype=call.dtype, device=call.device)
+                pd = result.data_ptr()
+                if pd:  # else a function mode took the allocation
+                    if call.swapped:
+                        pa, pb = pb, pa
+                    call.run((pa, pb, 0, pd, 0), (alpha, beta), call.stream(call.index))
+                    return result
     elif not _any_autocast() and not _watched():
         tensors = (a, b, c, out, bias)
         grad = _grad_enabled()
@@ -286,6 +296,8 @@ def execute(
                 if out is None:
                     result = _empty(call.shape, dtype=call.dtype, device=call.device)
                     pointers[3] = result.data_ptr()
+                    if not pointers[3]:
+                        return _first(operation, a, b, c, bias, out, alpha, beta, options)
                 else:
                     result = out
                     if call.clashes(pointers):
@@ -351,7 +363,7 @@ def _first(
 ) -> Tensor:
     """A call the hot path cannot take: check it, decide it (once), run it."""
     request = check(operation, a, b, c, bias, out, alpha, beta, options)
-    tensors = (request.a, request.b, request.c, request.out, request.bias)
+    tensors = request.tensors
     at = Options._fields.index("constant_b")
     if options[at] != request.options.constant_b:
         options = (*options[:at], request.options.constant_b, *options[at + 1 :])
@@ -433,9 +445,10 @@ def check(
     dtype = _check.result_dtype(a, out, chosen.out_dtype)
     if out is not None:
         _check.output(out, shape, ((na, a), (nb, b), (nc, c), (nbias, bias)))
+    unread = None
     if beta == 0:
-        c = None  # BLAS: not read, so NaN in it does not matter
-    return Request(operation, a, b, c, bias, out, alpha, beta, chosen, shape, dtype)
+        c, unread = None, c  # BLAS: not read, so NaN in it does not matter
+    return Request(operation, a, b, c, bias, out, alpha, beta, chosen, shape, dtype, unread)
 
 
 def _shape(operation: Operation, a: Tensor, b: Tensor) -> tuple[int, ...]:

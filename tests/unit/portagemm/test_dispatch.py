@@ -133,6 +133,28 @@ def test_repeats_do_not_plan_again(reference: Any) -> None:
     assert reference.planned == 3
 
 
+def test_an_unread_c_is_no_new_call(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = torch.randn(3, 4), torch.randn(4, 5), torch.full((3, 5), torch.nan)
+    out = torch.empty(3, 5)
+    for _ in range(2):
+        torch.testing.assert_close(portagemm.gemm(a, b, c, beta=0), a @ b)
+        torch.testing.assert_close(portagemm.gemm(a, b, c, out=c), a @ b)
+        c.fill_(torch.nan)
+        portagemm.gemm(a, b, c, out=out)
+        torch.testing.assert_close(out, a @ b)
+    assert reference.planned == 2
+    for wrong in (torch.randn(3, 4), torch.randn(3, 5, dtype=torch.float64)):
+        with pytest.raises((errors.ShapeError, errors.DTypeError), match=r"^c: "):
+            portagemm.gemm(a, b, wrong, beta=0)
+    with pytest.raises(errors.LayoutError, match="memory shared with operand c"):
+        both = torch.empty(6, 5)
+        portagemm.gemm(a, b, both[1:4], out=both[:3])
+    monkeypatch.setattr(_dispatch, "_first", None)  # the hot path takes all of these
+    portagemm.gemm(a, b, c, beta=0)
+    portagemm.gemm(a, b, c, out=c)
+    portagemm.gemm(a, b, c, out=out)
+
+
 def test_calls_are_bounded() -> None:
     table: Any = _dispatch.Calls(bound=8)
     for i in range(100):
