@@ -7,6 +7,9 @@ atom. What compilers make of the sources is tests/compile/test_gfx90a.py's busin
 
 from __future__ import annotations
 
+import ctypes
+import mmap
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -60,9 +63,9 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def _compile(cases: list[testing.Case]) -> None:
+def _compile(cases: list[testing.Case], every: bool = False) -> None:
     """All kernels the cases need, a few at a time. A failure shows in the case that needs the kernel."""
-    kernels = {plan.kernel for case in cases for plan in testing.plans(case, gfx90a.DEVICE)}
+    kernels = {plan.kernel for case in cases for plan in testing.plans(case, gfx90a.DEVICE, every)}
     profile = get("mi250x")
 
     def build(kernel: object) -> None:
@@ -212,7 +215,7 @@ MUTANTS = {
     "k of A": ("arch/gfx90a.hpp", "lane / m * a_size + i};", "lane / m * a_size + (i ^ 1)};"),
     "half the chain": ("arch/gfx90a.hpp", "i < Chain; i++", "i < Chain / 2; i++"),
     "tail of k": ("copy/vgpr_copy.hpp", "o.col < left_k) r.value", "true) r.value"),
-    "tail of mn": (
+    "rows beyond the operand": (
         "copy/vgpr_copy.hpp",
         "o.row < left_mn && o.col < left_k) r.value",
         "o.col < left_k) r.value",
@@ -229,7 +232,7 @@ WITNESSES = [
 
 
 def _verdicts() -> list[str]:
-    """What is wrong with the witnesses under the plans with the pingpong loop, two launches each."""
+    """What is wrong with the witnesses under the plans with the pingpong loop."""
     found = []
     for case in WITNESSES:
         for plan in testing.plans(case, gfx90a.DEVICE, every=True):
@@ -238,7 +241,56 @@ def _verdicts() -> list[str]:
                 for variant in (plan, replace(plan, grid=1)):
                     result = testing.run_case(case, "cpu", variant)
                     found += [] if result.passed else [result.error]
+                _fenced(case, plan)
     return found
+
+
+def _fence(x: torch.Tensor) -> torch.Tensor:
+    """A copy that ends where a page without access begins: a read beyond it ends the process."""
+    page, size = mmap.PAGESIZE, x.numel() * x.element_size()
+    pages = -(-size // page)
+    memory = mmap.mmap(-1, (pages + 1) * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages * page), page, 0) == 0
+    raw = (ctypes.c_char * size).from_address(start + pages * page - size)
+    copy = torch.frombuffer(raw, dtype=x.dtype).view(x.shape)
+    copy.copy_(x)
+    _kept.append(memory)
+    return copy
+
+
+_kept: list[mmap.mmap] = []
+
+
+def _fenced(case: testing.Case, plan: GemmPlan) -> None:
+    """Run on operands that end at a fence, packed as the case's order has them."""
+    dtype = testing.torch_dtype(case.dtype)
+    a = _fence(torch.ones((case.m, case.k) if case.a.order == "row" else (case.k, case.m), dtype=dtype))
+    b = _fence(torch.ones((case.k, case.n) if case.b.order == "row" else (case.n, case.k), dtype=dtype))
+    out = torch.empty(case.m, case.n, dtype=dtype)
+    plain = replace(case, a=replace(case.a, pad=0), b=replace(case.b, pad=0))
+    # The plan's kernel must be one for these strides: take the one with the same tile.
+    plans = testing.plans(plain, gfx90a.DEVICE, every=True)
+    same = next(p for p in plans if p.kernel.tile == plan.kernel.tile)
+    launch.launcher(testing.problem(plain), gfx90a.DEVICE, same)(
+        a.data_ptr(), b.data_ptr(), 0, out.data_ptr(), 0
+    )
+    assert bool((out == case.k).all())
+
+
+def _caught() -> bool:
+    """Whether the witnesses fail, in a child: a mutant that reads beyond its operands may crash."""
+    _compile(WITNESSES, every=True)
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)  # OpenMP's threads do not survive the fork
+        try:
+            wrong = [text for text in _verdicts() if "CompileError" not in text]
+        except (AssertionError, LaunchError):
+            wrong = ["wrong beside the fence"]
+        os._exit(1 if wrong else 0)
+    _, status = os.waitpid(child, 0)
+    return status != 0
 
 
 @pytest.mark.slow
@@ -247,7 +299,7 @@ def test_mutants_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fault, planted in the sources, gives wrong numbers or an error of the emulator in a few small cases."""
     _install(monkeypatch, gfx90a.Backend(_mutant(*MUTANTS[name])))
     launch.clear()
-    assert _verdicts()
+    assert _caught()
     launch.clear()
 
 
@@ -255,6 +307,7 @@ def test_mutants_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("emulated")
 def test_unchanged_sources_pass_the_witnesses() -> None:
     assert _verdicts() == []
+    assert not _caught()
 
 
 @pytest.mark.usefixtures("emulated")

@@ -146,41 +146,59 @@ inline void begin_lane() {
     _longjmp(now->scheduler, 1);
 }
 
-// One block: lanes in the order given, again and again, until all are done.
-inline void run_block(const std::vector<int>& order) {
+// Runs one lane up to its next meeting, and lets those go on who now have all met.
+inline void advance(int index, int count) {
+    machine& m = *now;
+    lane_state& lane = m.lanes[index];
+    m.current = index;
+    if (_setjmp(m.scheduler) == 0) {
+        if (lane.started) _longjmp(lane.resume, 1);
+        lane.started = true;
+        getcontext(&lane.start);
+        lane.start.uc_stack.ss_sp = m.stacks.data() + stack_bytes * index;
+        lane.start.uc_stack.ss_size = stack_bytes;
+        lane.start.uc_link = nullptr;
+        makecontext(&lane.start, begin_lane, 0);
+        setcontext(&lane.start);
+    }
+    if (m.error) return;
+    const meeting what = m.lanes[m.current].waits;
+    if (what == meeting::block_barrier) {
+        release(0, count, what);
+    } else if (what != meeting::none) {
+        release(m.current / wave_size * wave_size, wave_size, what);
+    }
+}
+
+// One block: lanes in the order given, again and again, until all are done. Greedy: one wave runs as far as it can
+// before another one moves; else waves keep step.
+inline void run_block(const std::vector<int>& order, bool greedy) {
     machine& m = *now;
     const int count = int(m.lanes.size());
-    for (int i = 0; i < count; i++) {
-        m.lanes[i].started = m.lanes[i].done = false;
-        m.lanes[i].waits = meeting::none;
+    for (lane_state& lane : m.lanes) {
+        lane.started = lane.done = false;
+        lane.waits = meeting::none;
     }
     std::memset(m.lds.data(), 0xff, m.lds.size() - guard_bytes);
     std::memset(m.lds.data() + m.lds.size() - guard_bytes, guard_byte, guard_bytes);
+    auto ready = [&](int index) { return !m.lanes[index].done && m.lanes[index].waits == meeting::none; };
     for (bool progress = true; progress && !m.error;) {
         progress = false;
-        for (volatile int at = 0; at < count && !m.error; at = at + 1) {
-            const int index = order[at];
-            lane_state& lane = m.lanes[index];
-            if (lane.done || lane.waits != meeting::none) continue;
-            progress = true;
-            m.current = index;
-            if (_setjmp(m.scheduler) == 0) {
-                if (lane.started) _longjmp(lane.resume, 1);
-                lane.started = true;
-                getcontext(&lane.start);
-                lane.start.uc_stack.ss_sp = m.stacks.data() + stack_bytes * index;
-                lane.start.uc_stack.ss_size = stack_bytes;
-                lane.start.uc_link = nullptr;
-                makecontext(&lane.start, begin_lane, 0);
-                setcontext(&lane.start);
-            }
-            if (m.error) return;
-            const int first = m.current / wave_size * wave_size;
-            const meeting what = m.lanes[m.current].waits;
-            if (what == meeting::block_barrier) {
-                release(0, count, what);
-            } else if (what != meeting::none) {
-                release(first, wave_size, what);
+        for (int at = 0; at < count && !m.error; at++) {
+            const int wave = order[at] / wave_size;
+            for (bool again = ready(order[at]); again && !m.error;) {
+                progress = true;
+                again = false;
+                if (!greedy) {
+                    advance(order[at], count);
+                    continue;
+                }
+                for (int i = 0; i < count && !m.error; i++) {
+                    if (order[i] / wave_size == wave && ready(order[i])) {
+                        advance(order[i], count);
+                        again = true;
+                    }
+                }
             }
         }
     }
@@ -192,7 +210,7 @@ inline void run_block(const std::vector<int>& order) {
     }
 }
 
-// seed 0: lanes in order; 1: in reverse; others: shuffled, differently for each block.
+// seed 0: lanes in order; 1: in reverse; others: shuffled, differently for each block. Odd seeds are greedy.
 inline const char* launch(long long blocks, int lanes, long long lds_bytes, unsigned seed, void (*kernel)(const void*),
                           const void* args) {
     machine m;
@@ -211,7 +229,7 @@ inline const char* launch(long long blocks, int lanes, long long lds_bytes, unsi
             random = random * 1664525 + 1013904223;
             std::swap(order[i], order[(random >> 8) % (i + 1)]);
         }
-        run_block(order);
+        run_block(order, seed % 2 != 0);
     }
     now = nullptr;
     return m.error;
