@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 from portagemm.backends.cpu import cpuinfo
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.errors import CompileError
+from portagemm.hal.memo import remembered, stamp_of
 from portagemm.hal.program import ObjectCode
 from portagemm.hal.target import Target
 
@@ -103,6 +106,8 @@ class CxxCompiler:
             status, log = _run(command)
             if status:
                 raise CompileError(symbol, target, identity, log or f"exit status {status}")
+            if not out.is_file():
+                raise CompileError(symbol, target, identity, f"it reports success and wrote nothing. {log}")
             code = out.read_bytes()
         if symbol.encode() + b"\0" not in code:  # names in a symbol table end so
             raise CompileError(symbol, target, identity, f'the source defines no extern "C" kernel {symbol}')
@@ -118,7 +123,10 @@ class CxxCompiler:
         chosen = os.environ.get("CXX") or None
         with self._lock:
             if chosen not in self._tools:
-                self._tools[chosen] = _find(shlex.split(chosen) if chosen else None)
+                try:
+                    self._tools[chosen] = _find(shlex.split(chosen) if chosen else None)
+                except ValueError as error:  # a quote that is not closed
+                    self._tools[chosen] = f"CXX: given {chosen!r} ({error}): correct or unset CXX"
             return self._tools[chosen]
 
 
@@ -135,9 +143,39 @@ def _find(chosen: list[str] | None) -> _Tool | str:
 
 
 def _try(command: list[str]) -> _Tool | str:
-    """The tool, or what is wrong with it."""
-    if shutil.which(command[0]) is None:
+    """The tool, or what is wrong with it. What a compiler's own file answered once is remembered."""
+    path = shutil.which(command[0])
+    if path is None:
         return f"{command[0]} not found"
+    found: list[_Tool | str] = []
+
+    def ask() -> str:
+        found.append(_ask(command))
+        tool = found[0]
+        return json.dumps([tool.version, *tool.flags]) if isinstance(tool, _Tool) else ""
+
+    answer = remembered("cxx", _stamp(path, command), ask)
+    if found:
+        return found[0]
+    try:
+        version, *flags = json.loads(answer)
+    except ValueError:  # it did not work then; it may now
+        return _ask(command)
+    return _Tool(command[0], tuple(command[1:]), str(version), tuple(map(str, flags)))
+
+
+def _stamp(path: str, command: list[str]) -> str | None:
+    """What the answers depend on. None for wrappers, whose file says nothing of the compiler behind them."""
+    if not re.search(r"(g\+\+|clang)[-.0-9]*$", Path(path).resolve().name):
+        return None
+    with Path(path).open("rb") as file:
+        if file.read(4) != b"\x7fELF":
+            return None
+    stamp = stamp_of(path)
+    return stamp and "|".join((stamp, *command, cpuinfo.features_digest(), *_FLAGS))
+
+
+def _ask(command: list[str]) -> _Tool | str:
     status, text = _run([*command, "--version"])
     if status or not text.strip():
         return f"{command[0]} --version fails"
@@ -148,6 +186,8 @@ def _try(command: list[str]) -> _Tool | str:
 
         def works(*flags: str) -> str | None:
             status, log = _run([*command, *_FLAGS, *flags, "-Werror", str(source), "-o", str(out)])
+            if status == 0 and not out.is_file():
+                return "it reports success and writes nothing"
             return (log.strip() or f"exit status {status}").splitlines()[0] if status else None
 
         everything = tuple(group[0] for group in _OPTIONAL)

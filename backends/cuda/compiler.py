@@ -24,6 +24,7 @@ from portagemm.backends.cuda import libcuda
 from portagemm.backends.cuda.probe import driver_text
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.errors import CompileError
+from portagemm.hal.memo import remembered, stamp_of
 from portagemm.hal.program import ObjectCode
 from portagemm.hal.target import Target
 
@@ -83,10 +84,13 @@ class NvrtcCompiler:
         self._require()
         with self._lock:
             if not self._identity:
-                # nvrtcVersion has no patch level, but the header of any PTX does.
-                ptx, _ = self._run("", "identity", ["--gpu-architecture=compute_80"], "PTX", "PTX", "nvrtc")
-                self._identity = f"nvrtc {_release(ptx) or '.'.join(map(str, self._version))}"
+                self._identity = remembered("nvrtc", _loaded_stamp(), self._ask_identity)
             return self._identity
+
+    def _ask_identity(self) -> str:
+        # nvrtcVersion has no patch level, but the header of any PTX does.
+        ptx, _ = self._run("", "identity", ["--gpu-architecture=compute_80"], "PTX", "PTX", "nvrtc")
+        return f"nvrtc {_release(ptx) or '.'.join(map(str, self._version))}"
 
     def flags(self, target: Target, options: CompileOptions) -> tuple[str, ...]:
         """The flags that decide the result; a forced profile names its assembler too."""
@@ -185,6 +189,16 @@ class NvrtcCompiler:
         self._version = (major, minor)
         self._nvrtc = nvrtc
         return None
+
+
+def _loaded_stamp() -> str | None:
+    """What identifies the NVRTC library this process has loaded; None where the system does not say."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    paths = {line.split(maxsplit=5)[-1] for line in lines if "/libnvrtc.so" in line}
+    return stamp_of(paths.pop()) if len(paths) == 1 else None
 
 
 class NvccCompiler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import stat
 
@@ -77,6 +78,17 @@ def test_cxx_is_the_only_choice_when_set(monkeypatch):
     assert "g++ not found" not in reason
 
 
+@pytest.mark.parametrize(
+    ("cxx", "reason"),
+    [("g++ -O1 '", "No closing quotation"), ("/bin/true", "writes nothing|--version fails|not found")],
+)
+def test_cxx_that_is_no_compiler(monkeypatch, cxx, reason):
+    """Said as a reason, under which torch's library can take over; no traceback out of shlex or open()."""
+    monkeypatch.setenv("CXX", cxx)
+    said = CxxCompiler().unavailable_reason()
+    assert said is not None and re.search(reason, said) and said.endswith("correct or unset CXX")
+
+
 def test_cxx_with_arguments(monkeypatch):
     found = shutil.which("g++") or shutil.which("clang++")
     if found is None:
@@ -132,7 +144,9 @@ def test_optional_flags_are_left_out_where_unknown(monkeypatch, tmp_path):
     assert "-Wl,-Bsymbolic" in flags
 
 
-def test_a_compiler_that_hangs(monkeypatch):
+def test_a_compiler_that_hangs(monkeypatch, tmp_path):
+    monkeypatch.setenv("PORTAGEMM_CACHE_DIR", str(tmp_path))  # nothing is remembered of it
+
     def hang(command, **kwargs):
         raise compiler_module.subprocess.TimeoutExpired(command, 1)
 
