@@ -197,6 +197,8 @@ def _select(device: Device, forced: str, paths: str) -> Selection:
 
 def _forced(device: Device, forced: str, profiles: _Catalogue) -> Selection:
     names = [name for name in (part.strip() for part in forced.split(",")) if name]
+    if not names:
+        raise ProfileError(f"{FORCE_VARIABLE}: given {forced!r}; allowed: {', '.join(sorted(profiles))}")
     for name in names:
         if name not in profiles:
             raise ProfileError(f"{FORCE_VARIABLE}: given {name!r}; allowed: {', '.join(sorted(profiles))}")

@@ -291,6 +291,7 @@ def test_forcing(
         ("mi250x", "gfx942", ["gfx90a only", "gfx942", "none"]),
         ("a100", "native", ["a100 (sm_80)", "backend is cuda, the device's cpu", ": cpu"]),
         ("a1000", "sm_80", ["given 'a1000'", "a100, cpu, h100, mi250x, rtx4090"]),
+        (" ,", "native", ["given ' ,'", "a100, cpu, h100, mi250x, rtx4090"]),
     ],
 )
 def test_forcing_what_cannot_run_names_both_and_allowed(
