@@ -73,7 +73,7 @@ struct multistage {
         PG_DEVICE void stage_by_stage(Tile& tile, i32 k_tiles) {
             constexpr i32 carried =
                 Tile::template carried_by<typename Tile::copy_a>() + Tile::template carried_by<typename Tile::copy_b>();
-            constexpr bool at_once = Tile::sums + carried > 160;
+            constexpr bool at_once = Tile::sums + carried > 144;
             i32 current = 0, ahead = Stages - 1;
             for (i32 kt = 0; kt < k_tiles; kt++) {
                 land(tile, current);
