@@ -71,8 +71,11 @@ def options(
         raise OptionError("out_dtype", repr(out_dtype), "None, the operands' dtype, torch.float32")
 
 
-def tensor(name: str, x: object) -> Tensor:
-    """`x` as a plain strided floating tensor, negative bit resolved. Raises the error that names `name`."""
+def tensor(name: str, x: object, recorded: bool = False) -> Tensor:
+    """`x` as a plain strided floating tensor, negative bit resolved. Raises the error that names `name`.
+
+    What is only `recorded` may be a tracer's own tensor, without memory.
+    """
     if not isinstance(x, Tensor):
         raise OperandError(name, f"a {type(x).__name__}", "a torch.Tensor")
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
@@ -82,7 +85,7 @@ def tensor(name: str, x: object) -> Tensor:
             "plain tensors",
             "Call it outside.",
         )
-    if type(x) not in PLAIN_TYPES:
+    if type(x) not in PLAIN_TYPES and not (recorded and _surroundings.fake(x)):
         raise OperandError(
             name,
             f"the tensor subclass {type(x).__name__}",
@@ -112,7 +115,7 @@ def tensor(name: str, x: object) -> Tensor:
             "tensors without a tangent",
             "Derivatives are not implemented yet: pass torch.autograd.forward_ad.unpack_dual(x).primal.",
         )
-    if not _has_memory(x):
+    if not recorded and not _has_memory(x):
         raise LayoutError(
             name,
             f"shape {tuple(x.shape)} and strides {x.stride()} without memory for them",
@@ -180,10 +183,17 @@ def result_dtype(a: Tensor, out: Tensor | None, out_dtype: torch.dtype | None) -
     return out.dtype
 
 
-def output(out: Tensor, shape: Sequence[int], inputs: Sequence[tuple[str, Tensor | None]]) -> None:
-    """`out` has the result's shape and shares memory neither with an input nor with itself."""
+def output(
+    out: Tensor, shape: Sequence[int], inputs: Sequence[tuple[str, Tensor | None]], recorded: bool = False
+) -> None:
+    """`out` has the result's shape and shares memory neither with an input nor with itself.
+
+    Where the call is only `recorded` there is no memory, and torch's operations look after it.
+    """
     if tuple(out.shape) != tuple(shape):
         raise ShapeError("out", f"shape {tuple(out.shape)}", f"{tuple(shape)}, the shape of the result")
+    if recorded:
+        return
     if overlaps_itself(out):
         raise LayoutError(
             "out",

@@ -362,6 +362,9 @@ def _first(
     options: tuple[object, ...],
 ) -> Tensor:
     """A call the hot path cannot take: check it, decide it (once), run it."""
+    recorder = _surroundings.recorder()
+    if recorder is not None:
+        return _recorded(recorder, operation, a, b, c, bias, out, alpha, beta, options)
     request = check(operation, a, b, c, bias, out, alpha, beta, options)
     tensors = request.tensors
     at = Options._fields.index("constant_b")
@@ -394,6 +397,49 @@ def _first(
     return result
 
 
+def _recorded(
+    recorder: str,
+    operation: Operation,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    out: Tensor | None,
+    alpha: float,
+    beta: float,
+    options: tuple[object, ...],
+) -> Tensor:
+    """A call inside a tracer, which sees torch's operations only: it gets these, unless ours are demanded."""
+    with _surroundings.unrecorded():
+        chosen = Options(*options)  # type: ignore[arg-type]
+        _check.options(operation.name, *chosen[:6])
+        if chosen.fallback == "error" or chosen.batch_invariant:  # torch's library does not promise it
+            _surroundings.check(operation.name, recorder)
+        request = check(operation, a, b, c, bias, out, alpha, beta, options, recorded=True)
+        cast = None if out is not None else _check.autocast_dtype(a)
+    if chosen.fallback == "auto":
+        _say(operation.name, _surroundings.unseen(recorder))
+    if beta == 0:
+        c = None
+    if cast is not None:  # again, now seen
+        a, b = a.to(cast), b.to(cast)
+        c, bias = (None if x is None else x.to(cast) for x in (c, bias))
+    result = _vendor.recorded(
+        a,
+        b.mT if operation.transpose_b else b,
+        c,
+        bias,
+        request.dtype,
+        alpha,
+        beta,
+        chosen.activation or "none",
+    )
+    if out is None:
+        return result
+    with torch.no_grad():
+        return out.copy_(result)
+
+
 def check(
     operation: Operation,
     a: Tensor,
@@ -404,18 +450,23 @@ def check(
     alpha: float,
     beta: float,
     options: tuple[object, ...],
+    recorded: bool = False,
 ) -> Request:
-    """Everything an operation demands of its arguments. Raises the errors of portagemm.errors."""
+    """Everything an operation demands of its arguments. Raises the errors of portagemm.errors.
+
+    Where the call is only `recorded`, by torch's operations, nothing is asked of the tensors' memory.
+    """
     chosen = Options(*options)  # type: ignore[arg-type]
     _check.options(operation.name, *chosen[:6])
-    _surroundings.check(operation.name)
+    if not recorded:
+        _surroundings.check(operation.name, _surroundings.recorder())
     na, nb, nc, nbias = operation.names
     given_b = b
-    a, b = _check.tensor(na, a), _check.tensor(nb, b)
-    c = None if c is None else _check.tensor(nc, c)
-    bias = None if bias is None else _check.tensor(nbias, bias)
+    a, b = _check.tensor(na, a, recorded), _check.tensor(nb, b, recorded)
+    c = None if c is None else _check.tensor(nc, c, recorded)
+    bias = None if bias is None else _check.tensor(nbias, bias, recorded)
     if out is not None:
-        given, out = out, _check.tensor("out", out)
+        given, out = out, _check.tensor("out", out, recorded)
         if out is not given:
             raise LayoutError("out", "a negative view", "memory that holds the values themselves")
     else:
@@ -444,7 +495,7 @@ def check(
             raise ShapeError(nbias, f"shape {tuple(bias.shape)}", f"({shape[-1]},), one value a column")
     dtype = _check.result_dtype(a, out, chosen.out_dtype)
     if out is not None:
-        _check.output(out, shape, ((na, a), (nb, b), (nc, c), (nbias, bias)))
+        _check.output(out, shape, ((na, a), (nb, b), (nc, c), (nbias, bias)), recorded)
     unread = None
     if beta == 0:
         c, unread = None, c  # BLAS: not read, so NaN in it does not matter

@@ -35,14 +35,49 @@ def gemm(
 ) -> None:
     """out = activation(alpha * a @ b + beta * c + bias), b as torch.matmul takes it."""
     with torch.no_grad(), torch.autocast(a.device.type, enabled=False):
-        plain = c is None and bias is None and alpha == 1 and activation == "none"
-        if plain and out.dtype == a.dtype:
+        if out.dtype == a.dtype and _is_plain(c, bias, alpha, activation):
             torch.matmul(a, b, out=out)
-            return
-        result = product_fp32(a, b)
-        if alpha != 1:
-            result = result * alpha
-        out.copy_(epilogue(result, c, bias, beta, activation))
+        else:
+            out.copy_(_gemm_fp32(a, b, c, bias, alpha, beta, activation))
+
+
+def recorded(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    alpha: float,
+    beta: float,
+    activation: str,
+) -> Tensor:
+    """The same as a new tensor, in operations that a tracer may replay for other shapes; alpha may be 0."""
+    with torch.no_grad(), torch.autocast(a.device.type, enabled=False):
+        if alpha == 0:  # BLAS: not read, so NaN in them does not matter
+            a, b = torch.zeros_like(a), torch.zeros_like(b)
+        if dtype == a.dtype and _is_plain(c, bias, alpha, activation):
+            return torch.matmul(a, b)
+        return _gemm_fp32(a, b, c, bias, alpha, beta, activation).to(dtype)
+
+
+def _is_plain(c: Tensor | None, bias: Tensor | None, alpha: float, activation: str) -> bool:
+    """Whether torch.matmul alone is all of it."""
+    return c is None and bias is None and alpha == 1 and activation == "none"
+
+
+def _gemm_fp32(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None,
+    bias: Tensor | None,
+    alpha: float,
+    beta: float,
+    activation: str,
+) -> Tensor:
+    result = product_fp32(a, b)
+    if alpha != 1:
+        result = result * alpha
+    return epilogue(result, c, bias, beta, activation)
 
 
 def epilogue(x: Tensor, c: Tensor | None, bias: Tensor | None, beta: float, activation: str) -> Tensor:

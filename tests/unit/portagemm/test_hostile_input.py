@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import pickle
 import warnings
@@ -64,39 +65,128 @@ def test_a_nested_tensor(reference: Any) -> None:
         portagemm.matmul(nested, B)
 
 
-def traced() -> None:
+Step = Callable[[Tensor], Tensor]
+
+
+def traced(step: Step) -> Step:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch.jit is deprecated
-        torch.jit.trace(lambda x: portagemm.matmul(x, B), (A,), check_trace=False)
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch.jit is deprecated
+        warnings.simplefilter("error", torch.jit.TracerWarning)
+        return torch.jit.trace(step, (A,))  # type: ignore[no-any-return, no-untyped-call]
 
 
-def made_fx() -> None:
+def made_fx(step: Step, mode: str = "real") -> Step:
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    make_fx(lambda x: portagemm.matmul(x, B))(A)
+    return make_fx(step, tracing_mode=mode, _allow_non_fake_inputs=True)(A)
 
 
-def faked() -> None:
+def made_fx_of_fakes(step: Step) -> Step:
+    return made_fx(step, "fake")
+
+
+def made_fx_of_symbols(step: Step) -> Step:
+    return made_fx(step, "symbolic")
+
+
+def faked(step: Step) -> Step:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True):
-        portagemm.matmul(A, B)
+        shape = step(A).shape
+    assert shape == step(A).shape
+    return step
 
 
-def transformed() -> None:
-    torch.func.grad(lambda x: x.sum() * portagemm.matmul(A, B).sum())(A)
+def transformed(step: Step) -> None:
+    torch.func.grad(lambda x: x.sum() * step(A).sum())(A)
+
+
+def functionalized(step: Step) -> None:
+    torch.func.functionalize(step)(A)
+
+
+RECORDERS = [traced, made_fx, made_fx_of_fakes, made_fx_of_symbols, faked]
+
+
+def demanding(x: Tensor) -> Tensor:
+    return portagemm.matmul(x, B, fallback="error")
 
 
 @pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("call", [traced, made_fx, faked, transformed])
+@pytest.mark.parametrize("call", [*RECORDERS, transformed])
 def test_nothing_records_a_result_that_nothing_computes(
-    reference: Any, call: Callable[[], None], warm: bool
+    reference: Any, call: Callable[[Step], object], warm: bool
 ) -> None:
     """A tracer sees the allocation of the result, not the kernel: what it replays would be uninitialised."""
     if warm:
-        portagemm.matmul(A, B)
+        demanding(A)
     with pytest.raises(errors.UnsupportedError, match="matmul: it is called inside"):
-        call()
+        call(demanding)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_functionalized(reference: Any, warm: bool) -> None:
+    if warm:
+        demanding(A)
+    with pytest.raises(errors.OperandError, match=r"a: .*torch\.func transform"):
+        functionalized(demanding)
+
+
+def into(x: Tensor) -> Tensor:
+    out = torch.empty(3, 5)
+    assert portagemm.matmul(x, B, out=out) is out
+    return out
+
+
+STEPS: dict[str, Step] = {
+    "matmul": lambda x: portagemm.matmul(x, B),
+    "out": into,
+    "vector": lambda x: portagemm.matmul(x, B[:, 0]),
+    "linear": lambda x: portagemm.linear(x, B.t(), torch.ones(5), "gelu"),
+    "gemm": lambda x: portagemm.gemm(x, B, C, alpha=2.0, beta=3.0, bias=torch.ones(3, 1)),
+    "alpha 0": lambda x: portagemm.gemm(x * torch.inf, B, C, alpha=0, beta=3.0),
+    "beta 0": lambda x: portagemm.gemm(x, B, C * torch.nan, alpha=0.5),
+    "fp32": lambda x: portagemm.matmul(x.bfloat16(), B.bfloat16(), out_dtype=torch.float32),
+    "batch": lambda x: portagemm.matmul(x.expand(2, 3, 4), B, fallback="vendor"),
+}
+
+
+@pytest.mark.parametrize("name", list(STEPS))
+@pytest.mark.parametrize("call", RECORDERS)
+def test_a_recorder_gets_torchs_operations(
+    reference: Any, call: Callable[[Step], Step], name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    step = STEPS[name]
+    step(A)  # so that the hot path knows it
+    caplog.set_level(logging.INFO, "portagemm")
+    replay = call(step)
+    if name != "batch":
+        assert "goes to torch's own matrix multiplication: it is called inside" in caplog.text
+    for x in (A, torch.randn(3, 4)):
+        torch.testing.assert_close(replay(x), step(x))
+
+
+def test_a_trace_serves_other_shapes(reference: Any) -> None:
+    assert torch.equal(traced(STEPS["linear"])(torch.ones(7, 4)), STEPS["linear"](torch.ones(7, 4)))
+
+
+def test_a_recorder_hides_no_error(reference: Any) -> None:
+    with pytest.raises(errors.ShapeError, match=r"^b: "):
+        traced(lambda x: portagemm.matmul(x, C))
+    with pytest.raises(errors.AutogradError, match=r"^b: "):
+        traced(lambda x: portagemm.matmul(x, torch.nn.Parameter(B)))
+    with pytest.raises(errors.UnsupportedError, match="inside torch"):
+        traced(lambda x: portagemm.matmul(x, B, batch_invariant=True))
+    assert not torch.jit.is_tracing()
+
+
+def test_autocast_is_recorded(reference: Any) -> None:
+    def step(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return portagemm.matmul(x, B)
+
+    assert traced(step)(A).dtype == torch.bfloat16
 
 
 def test_a_harmless_mode_changes_nothing(reference: Any) -> None:
@@ -167,7 +257,9 @@ def test_overlap_is_found_whatever_the_default_device(reference: Any) -> None:
             portagemm.matmul(A, B, out=x.as_strided((3, 5), (2, 1)))
 
 
-@pytest.mark.parametrize("operation", [torch.matmul, len, None, [], "Matmul"], ids=repr)
+@pytest.mark.parametrize(
+    "operation", [torch.matmul, len, None, [], "Matmul"], ids=["torch", "len", "None", "list", "case"]
+)
 def test_explain_speaks_of_our_operations_only(operation: Any) -> None:
     with pytest.raises(errors.OptionError, match=r"operation: given .*; allowed: matmul, gemm, linear"):
         portagemm.explain(operation, A, B)
