@@ -29,9 +29,9 @@ _RECORDERS = {
 }
 
 
-def watched() -> bool:
-    """Whether anything at all stands round the call, harmless or not. On the hot path."""
-    return bool(_modes() or forward_ad._current_level >= 0 or _jit() is not None or _transform() is not None)
+def watched() -> int | bool:
+    """True (or not 0) if anything at all stands round the call, harmless or not. On the hot path."""
+    return _modes() or forward_ad._current_level >= 0 or _jit() is not None or _transform() is not None
 
 
 def recorder() -> str | None:
