@@ -61,7 +61,8 @@ struct lane_state {
 
 struct machine {
     std::vector<lane_state> lanes;
-    std::vector<unsigned char> stacks, lds;
+    unsigned char* stacks = nullptr;
+    std::vector<unsigned char> lds;
     jmp_buf scheduler;
     int current = 0;
     long long block = 0, blocks = 0;
@@ -155,7 +156,7 @@ inline void advance(int index, int count) {
         if (lane.started) _longjmp(lane.resume, 1);
         lane.started = true;
         getcontext(&lane.start);
-        lane.start.uc_stack.ss_sp = m.stacks.data() + stack_bytes * index;
+        lane.start.uc_stack.ss_sp = m.stacks + stack_bytes * index;
         lane.start.uc_stack.ss_size = stack_bytes;
         lane.start.uc_link = nullptr;
         makecontext(&lane.start, begin_lane, 0);
@@ -215,7 +216,9 @@ inline const char* launch(long long blocks, int lanes, long long lds_bytes, unsi
                           const void* args) {
     machine m;
     m.lanes.resize(lanes);
-    m.stacks.resize(stack_bytes * lanes);
+    // Kept from launch to launch: touching that much memory anew would be most of the time.
+    static unsigned char* stacks = static_cast<unsigned char*>(std::malloc(stack_bytes * 1024));
+    m.stacks = stacks;
     m.lds.resize(lds_bytes + 1024 + guard_bytes);
     m.blocks = blocks;
     m.kernel = kernel;
