@@ -312,8 +312,8 @@ def test_mutants_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("emulated")
 def test_unchanged_sources_pass_the_witnesses() -> None:
+    _compile(WITNESSES, every=True)
     assert _verdicts() == []
-    assert not _caught()
 
 
 @pytest.mark.usefixtures("emulated")
