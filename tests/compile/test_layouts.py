@@ -6,6 +6,7 @@ hardware would serialise: accesses of 16, 8 and 4 bytes go in phases of 8, 16 an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -494,28 +495,34 @@ def test_staged_strips(
 # --- copies by registers, and asynchronous ones ---------------------------------------------------------
 
 
+WHERE = ("200, 100, 0, 0", "200, 100, 64, 32", "77, 50, 64, 32", "65, 33, 64, 32", "64, 32, 64, 0")
+
+
 def test_register_copies(host_check: Any) -> None:
-    """Every order and width fills a stage with the operand, and with zeros outside of it."""
-    calls, names = [], []
+    """Every order and width fills a stage with the operand, with zeros outside of it, and nothing but the stage.
+
+    In two parts, with products in between, and at once; by 96 threads, whose last round is not whole, and by 64.
+    """
+    calls = {}
     for element, size in (("fp16", 2), ("f32", 4)):
-        for order in ("k", "mn"):
-            for source in ("k", "mn", "strided"):
-                for width in (16, 8, 4, 2):
-                    if width < size or (source == "strided" and width != size):
-                        continue
-                    copy = f"<{element}, {spell((element, 64, 32, order))}, major::{source}, {width}, 96>"
-                    for where in (
-                        "200, 100, 0, 0",
-                        "200, 100, 64, 32",
-                        "77, 50, 64, 32",
-                        "65, 33, 64, 32",
-                        "64, 32, 64, 0",
-                    ):
-                        calls.append(f"wrong_after_copy{copy}({where})")
-                        names.append(f"{copy} {where}")
-    text = f'void check() {{ entry("wrong", std::vector<i32>{{{", ".join(calls)}}}); }}'
+        for order, source, width in itertools.product(("k", "mn"), ("k", "mn", "strided"), (16, 8, 4, 2)):
+            if width < size or (source == "strided" and width != size):
+                continue
+            for threads, at_once, rows in (
+                (96, "false", 64),
+                (96, "true", 64),
+                (64, "true", 96),
+                (64, "true", 80),
+            ):
+                stage = spell((element, rows, 32, order))
+                if order == "mn" and rows * size > 128 and rows * size % 128:
+                    continue
+                copy = f"<{element}, {stage}, major::{source}, {width}, {threads}, {at_once}>"
+                for where in WHERE if rows == 64 else WHERE[:3]:
+                    calls[f"{copy} {where}"] = f"wrong_after_copy{copy}({where})"
+    text = f'void check() {{ entry("wrong", std::vector<i32>{{{", ".join(calls.values())}}}); }}'
     found = host_check.run([LAYOUTS], text)["wrong"]
-    assert [n for n, wrong in zip(names, found, strict=True) if wrong] == []
+    assert [name for name, wrong in zip(calls, found, strict=True) if wrong] == []
 
 
 @pytest.mark.parametrize("order", ["k", "mn"])

@@ -56,7 +56,7 @@ struct register_copy {
 
     // Both at once, a few chunks at a time: needs few registers, and waits for memory.
     PG_DEVICE static void copy(const tile_source& s, u8* stage, i32 k, i32 thread) {
-        constexpr i32 together = min(rounds, 8);
+        constexpr i32 together = rounds <= 8 ? rounds : min(rounds & -rounds, 8);  // no round past the last
         PG_ROLLED
         for (i32 i = 0; i < rounds; i += together) {
             Element value[together][vector];

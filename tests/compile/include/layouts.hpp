@@ -74,7 +74,7 @@ Element named(i32 id) {
 
 // A register copy run by all threads of a block, from k0 and mn0 on: stage elements that differ from the operand's,
 // which are 0 outside of it. What lies in memory outside of the operand must never show.
-template <class Element, class Stage, major Global, int Width, int Threads>
+template <class Element, class Stage, major Global, int Width, int Threads, bool AtOnce = false>
 i32 wrong_after_copy(i32 mn_extent, i32 k_extent, i32 mn0, i32 k0) {
     using copy = register_copy<Element, Stage, Global, Width, Threads>;
     constexpr i32 line = 256;
@@ -87,12 +87,17 @@ i32 wrong_after_copy(i32 mn_extent, i32 k_extent, i32 mn0, i32 k0) {
         for (i32 k = 0; k < k_extent; k++) matrix[mn * row + k * col] = named<Element>(id(mn, k));
     }
     u8* stage = shared_start();
-    for (i32 i = 0; i < Stage::size; i++) stage[i] = 0xff;
+    for (i32 i = 0; i < Stage::size + 1024; i++) stage[i] = 0xff;
     const tile_source source{matrix, row, col, mn0, mn_extent, k_extent, 0};
     std::vector<typename copy::registers> registers(Threads);
-    for (i32 t = 0; t < Threads; t++) copy::fetch(registers[t], source, stage, k0, t, no_token{});
-    for (i32 t = 0; t < Threads; t++) copy::commit(registers[t], stage, t);
+    if constexpr (AtOnce) {
+        for (i32 t = 0; t < Threads; t++) copy::copy(source, stage, k0, t);
+    } else {
+        for (i32 t = 0; t < Threads; t++) copy::fetch(registers[t], source, stage, k0, t, no_token{});
+        for (i32 t = 0; t < Threads; t++) copy::commit(registers[t], stage, t);
+    }
     i32 wrong = 0;
+    for (i32 i = 0; i < 1024; i++) wrong += stage[Stage::size + i] != 0xff;  // the next stage
     for (i32 mn = 0; mn < Stage::mn; mn++) {
         for (i32 k = 0; k < Stage::k; k++) {
             const bool inside = mn0 + mn < mn_extent && k0 + k < k_extent;
