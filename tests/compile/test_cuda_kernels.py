@@ -115,11 +115,11 @@ def covering(kernels: Iterable[KernelConfig]) -> list[KernelConfig]:
 
 @lru_cache
 def chosen(arch: str) -> tuple[KernelConfig, ...]:
-    """What is compiled for a target. sm_86 has sm_80's instructions, and gets every other of its kernels."""
+    """What is compiled for a target. sm_86 and sm_89 have sm_80's instructions, and get every other kernel."""
     kernels = universe(PROFILES[arch])
     if ALL:
         return kernels
-    return tuple(covering(kernels))[:: 2 if arch == "sm_86" else 1]
+    return tuple(covering(kernels))[:: 2 if arch in ("sm_86", "sm_89") else 1]
 
 
 @lru_cache
@@ -479,7 +479,7 @@ def test_holds_its_instructions(
 ) -> None:
     """HGMMA fed by TMA without a fence; HMMA fed by LDGSTS and LDSM: each tile, layout and store."""
     kernels = sorted(read_as_machine_code(arch), key=lambda k: k.symbol(arch))
-    assert len(kernels) >= 8
+    assert len(kernels) >= 4
     check(nvrtc, kernels[part::PARTS], Target("cuda", arch, 32), nvdisasm, tmp_path)
 
 
