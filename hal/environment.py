@@ -123,15 +123,16 @@ def probe(
     home: str | None = None,
     cache_dir: str | None = None,
     driver_notes: Iterable[str] = (),
+    host: Host | None = None,
 ) -> Environment:
     """Look at the machine (or at a fixture tree below `root`). Never raises.
 
     Args:
-        root, env: the machine; the real one by default.
+        root, env: the machine; the real one by default. host: the same as a `Host`, in their place.
         home, cache_dir: paths whose file system is wanted; HOME and none by default.
         driver_notes: `Device.notes` of the backends; those that say MIG are taken over.
     """
-    host = Host(root, env)
+    host = Host(root, env) if host is None else host
     evidence: dict[str, str] = {}
     wsl = _wsl(host, evidence)
     container = _container(host, evidence)
