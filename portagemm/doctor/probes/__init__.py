@@ -1,0 +1,3 @@
+"""Scripts run as children (`Host.child`), each by its path: standard library only, one JSON value on stdout."""
+
+from __future__ import annotations

@@ -1,0 +1,133 @@
+"""Notes everything a `Host` reads, for ``--save-bundle``. Redaction happens when the bundle is written."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from portagemm.doctor.host_types import Child, Command, Space, Stat
+from portagemm.doctor.machine_file import MachineFile
+
+if TYPE_CHECKING:
+    from portagemm.doctor.host import Host
+
+#: Of larger files only the start is kept. The kernel log and maps are what could be long.
+_FILE_LIMIT = 256 << 10
+
+
+class Recorder:
+    """Collects reads into a `MachineFile`; `finish` adds the user, the system and the interpreter."""
+
+    def __init__(self) -> None:
+        self.machine = MachineFile()
+
+    def file(self, path: str, data: bytes) -> None:
+        """A file was read."""
+        self.machine.files[path] = data[:_FILE_LIMIT]
+
+    def unreadable(self, path: str) -> None:
+        """A file that exists was denied."""
+        self._node(path).setdefault("open", "EACCES")
+
+    def link(self, path: str, target: str) -> None:
+        """A link was read or followed."""
+        self.machine.links[path] = target
+
+    def stat(self, path: str, found: Stat) -> None:
+        """A path was looked at. What a plain file or folder says by itself is left out."""
+        if found.kind == "link":
+            return
+        usual = 0o755 if found.kind == "dir" else 0o644
+        node = self._node(path)
+        if found.kind not in ("file", "dir"):
+            node["kind"] = found.kind
+            node["device"] = list(found.device)
+        elif found.kind == "dir":
+            self.machine.folders.add(path)
+        if found.mode != usual or found.uid or found.gid:
+            node.update(mode=found.mode, uid=found.uid, gid=found.gid)
+        if found.kind == "file":
+            self.machine.files.setdefault(path, b"")
+            if found.size and not path.startswith(("/proc/", "/sys/")):
+                node["size"] = found.size
+
+    def opened(self, path: str, code: int) -> None:
+        """A path was opened to see whether it can be; code 0 is yes."""
+        if code and code != errno.ENOENT:
+            self._node(path)["open"] = errno.errorcode.get(code, "EIO")
+
+    def write(self, folder: str, code: int) -> None:
+        """It was tried to make a file in a folder; code 0 is yes."""
+        self.machine.folders.add(folder)
+        if code:
+            self._node(folder)["write"] = errno.errorcode.get(code, "EIO")
+
+    def space(self, path: str, room: Space) -> None:
+        """The room of a file system was asked for."""
+        self._node(path)["space"] = {
+            "total": room.total,
+            "free": room.free,
+            "inodes": room.inodes,
+            "free_inodes": room.free_inodes,
+        }
+
+    def env(self, name: str, value: str) -> None:
+        """A variable was looked up."""
+        self.machine.env[name] = value
+
+    def limit(self, name: str, values: tuple[int, int]) -> None:
+        """A resource limit was asked for."""
+        self.machine.machine.setdefault("limits", {})[name] = list(values)
+
+    def command(self, done: Command) -> None:
+        """A command ran."""
+        if done.problem == "not-found":
+            return
+        entry = {"argv": list(done.argv), "stdout": done.stdout, **_ending(done)}
+        self.machine.commands = [old for old in self.machine.commands if old["argv"] != entry["argv"]]
+        self.machine.commands.append(entry)
+
+    def probe(self, key: str, done: Child) -> None:
+        """A child probe ran."""
+        entry = {"key": key, "value": done.value, **_ending(done.command)}
+        self.machine.probes = [old for old in self.machine.probes if old["key"] != key]
+        self.machine.probes.append(entry)
+
+    def finish(self, host: Host) -> MachineFile:
+        """The machine file of everything noted so far."""
+        user, uname, python = host.user, host.uname, host.python
+        self.machine.machine.update(
+            user={"uid": user.uid, "gid": user.gid, "groups": list(user.groups), "name": user.name},
+            uname={
+                "system": uname.system,
+                "release": uname.release,
+                "machine": uname.machine,
+                "node": uname.node,
+            },
+            python={
+                "version": python.version,
+                "implementation": python.implementation,
+                "executable": python.executable,
+                "prefix": python.prefix,
+                "base_prefix": python.base_prefix,
+                "path": list(python.path),
+                "libc": list(python.libc),
+                "pointer_bits": python.pointer_bits,
+                "free_threaded": python.free_threaded,
+                "start_method": python.start_method,
+            },
+        )
+        machine = self.machine
+        machine.nodes = {path: node for path, node in machine.nodes.items() if node}
+        for path in [path for path in machine.folders if path in machine.files]:
+            machine.folders.discard(path)
+        return machine
+
+    def _node(self, path: str) -> dict[str, Any]:
+        return self.machine.nodes.setdefault(path, {})
+
+
+def _ending(done: Command) -> Mapping[str, Any]:
+    values = {"stderr": done.stderr, "code": done.code, "problem": done.problem, "seconds": done.seconds}
+    return {key: value for key, value in values.items() if value}
