@@ -16,7 +16,7 @@ from portagemm.hal import profile as profiles
 from portagemm.hal import registry
 from portagemm.hal.cache import CacheResult, default_cache, forget_default_caches
 from portagemm.hal.compiler import CompileOptions
-from portagemm.hal.errors import BackendUnavailableError, DeviceError, NoCompilerError
+from portagemm.hal.errors import BackendUnavailableError, DeviceError, LaunchError, NoCompilerError
 
 if TYPE_CHECKING:
     import torch
@@ -234,9 +234,13 @@ def launcher(problem: GemmProblem, device: Device, plan: GemmPlan | None = None)
     chosen = plan if plan is not None else planner.plan(problem, selection.profile, device)
     result = code_of(planner.kernel_source(chosen.kernel, selection.profile, selection.target))
     driver = registry.get(device.backend).driver()
-    launch = driver.prepare(
-        result.code, planner.launch_config(chosen), planner.arguments(problem, chosen), device.index
-    )
+    try:
+        launch = driver.prepare(
+            result.code, planner.launch_config(chosen), planner.arguments(problem, chosen), device.index
+        )
+    except LaunchError as e:
+        batch = "".join(f"{extent}x" for extent in problem.batch)
+        raise LaunchError(f"{e}, for {batch}{problem.m}x{problem.n}x{problem.k}") from e
     made = PreparedGemm(problem, chosen, selection, device, launch, driver, result.origin, result.seconds)
     with _lock:
         _prepared[key] = made
