@@ -7,7 +7,9 @@ the backend's. Launches take addresses of CPU tensors.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
+import mmap
 import os
 import shutil
 import subprocess
@@ -63,6 +65,16 @@ class Compiler:
             return ObjectCode((Path(folder) / "kernel.so").read_bytes(), target, symbol, self.identity())
 
 
+@functools.cache
+def _stacks() -> mmap.mmap:
+    """Stacks of a block's lanes, the same for every kernel and launch.
+
+    Touching so much memory anew each time would be most of a launch's time, and one a library adds up to more
+    address space than a small machine lets a process fork with.
+    """
+    return mmap.mmap(-1, DEVICE.threads_per_block * (256 << 10))  # stack_bytes of vendor.hpp
+
+
 class Driver:
     """Loads a kernel as a library and runs it at once. Every launch has another order of lanes."""
 
@@ -89,6 +101,7 @@ class Driver:
                 ctypes.c_int,
                 ctypes.c_longlong,
                 ctypes.c_uint,
+                ctypes.c_void_p,
             )
             self._kernels[code.code] = kernel
         return Launch(self, kernel, code.symbol, config, arguments)
@@ -121,7 +134,9 @@ class Launch:
             block[offset : offset + 4] = bytes(ctypes.c_float(scalar))
         memory = (ctypes.c_char * len(block)).from_buffer(block)
         config = self.config
-        error = self.kernel(memory, config.grid, config.block, config.shared_bytes, next(self.driver.seeds))
+        stacks = ctypes.addressof(ctypes.c_char.from_buffer(_stacks()))
+        seed = next(self.driver.seeds)
+        error = self.kernel(memory, config.grid, config.block, config.shared_bytes, seed, stacks)
         if error:
             raise LaunchError(f"kernel {self.symbol}: {error.decode()}")
 

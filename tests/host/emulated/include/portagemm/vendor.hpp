@@ -22,12 +22,14 @@
 #define PG_UNROLL
 #define PG_ROLLED
 
-// Runs all blocks; returns null, or what went wrong (a static text).
-#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                                         \
-    extern "C" const char* symbol(const void* args, long long blocks, int lanes, long long lds_bytes, unsigned seed) { \
-        if (lanes != (threads)) return "the launch has another number of threads than the kernel";                     \
-        return pg::vendor::emulator::launch(                                                                           \
-            blocks, lanes, lds_bytes, seed, [](const void* a) { body(*static_cast<const args_type*>(a)); }, args);     \
+// Runs all blocks on stacks of the caller's (stack_bytes a lane); returns null, or what went wrong (a static text).
+#define PG_ENTRY(symbol, args_type, threads, min_blocks, body)                                                       \
+    extern "C" const char* symbol(const void* args, long long blocks, int lanes, long long lds_bytes, unsigned seed, \
+                                  unsigned char* stacks) {                                                           \
+        if (lanes != (threads)) return "the launch has another number of threads than the kernel";                   \
+        return pg::vendor::emulator::launch(                                                                         \
+            blocks, lanes, lds_bytes, seed, stacks, [](const void* a) { body(*static_cast<const args_type*>(a)); },  \
+            args);                                                                                                   \
     }
 
 namespace pg::vendor {
@@ -212,12 +214,10 @@ inline void run_block(const std::vector<int>& order, bool greedy) {
 }
 
 // seed 0: lanes in order; 1: in reverse; others: shuffled, differently for each block. Odd seeds are greedy.
-inline const char* launch(long long blocks, int lanes, long long lds_bytes, unsigned seed, void (*kernel)(const void*),
-                          const void* args) {
+inline const char* launch(long long blocks, int lanes, long long lds_bytes, unsigned seed, unsigned char* stacks,
+                          void (*kernel)(const void*), const void* args) {
     machine m;
     m.lanes.resize(lanes);
-    // Kept from launch to launch: touching that much memory anew would be most of the time.
-    static unsigned char* stacks = static_cast<unsigned char*>(std::malloc(stack_bytes * 1024));
     m.stacks = stacks;
     m.lds.resize(lds_bytes + 1024 + guard_bytes);
     m.blocks = blocks;
