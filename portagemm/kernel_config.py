@@ -105,10 +105,10 @@ class KernelConfig:
 
 @dataclass(frozen=True)
 class AtomPart:
-    """A matrix atom in device code. `cpp` is formatted with element, block_n, wave_n, block_k, a_order, b_order.
+    """A matrix atom in device code. `cpp` is formatted with arch, element, wave_n, block_k, a_order, b_order.
 
     Attributes:
-        header: where it is. m, n: its extents given the wave size and the wave tile's n.
+        header: where it is, formatted with arch. m, n: its extents given the wave size and the wave tile's n.
         orders: orders a stage may have for it. element: dtype of a stage, None for the operand's own.
         lanes: lanes that run it together, None for a wave. stage: how a stage of A and B is spelled.
     """
@@ -129,6 +129,29 @@ def _fixed(value: int) -> Callable[[int, int], int]:
 
 
 _FMA_LANES_N = 8
+
+_AMD_ATOMS = {
+    "mfma_32x32x8": 32,
+    "mfma_16x16x16": 16,
+    "mfma_32x32x8_flush": 32,
+    "mfma_16x16x16_flush": 16,
+    "mfma_32x32x16": 32,
+    "mfma_16x16x32": 16,
+    "mfma_32x32x2_f32": 32,
+    "mfma_16x16x4_f32": 16,
+    "wmma_16x16x16": 16,
+}
+
+
+def _amd_atom(name: str, extent: int) -> AtomPart:
+    element = "" if name.endswith("_f32") else "<{element}>"
+    return AtomPart(
+        "portagemm/arch/{arch}.hpp",
+        f"pg::arch::{{arch}}::{name}{element}",
+        m=_fixed(extent),
+        n=_fixed(extent),
+    )
+
 
 ATOMS: dict[str, AtomPart] = {
     "fma": AtomPart(
@@ -156,18 +179,8 @@ ATOMS: dict[str, AtomPart] = {
         orders=("k", "mn"),
         lanes=128,
     ),
-    "mfma_32x32x8": AtomPart(
-        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_32x32x8<{element}>", m=_fixed(32), n=_fixed(32)
-    ),
-    "mfma_16x16x16": AtomPart(
-        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_16x16x16<{element}>", m=_fixed(16), n=_fixed(16)
-    ),
-    "mfma_32x32x2_f32": AtomPart(
-        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_32x32x2_f32", m=_fixed(32), n=_fixed(32)
-    ),
-    "mfma_16x16x4_f32": AtomPart(
-        "portagemm/arch/gfx90a.hpp", "pg::arch::mfma_16x16x4_f32", m=_fixed(16), n=_fixed(16)
-    ),
+    # AMD: one header an arch, so that a name is that arch's instruction.
+    **{name: _amd_atom(name, extent) for name, extent in _AMD_ATOMS.items()},
     # Extents depend on the host's vector width; the block tile is a multiple of all of them.
     "host_panel": AtomPart(
         "portagemm/arch/host.hpp",
@@ -414,12 +427,18 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
         split=tile.split,
         along=config.along,
     )
-    headers = [schedule.header, part.header, COPIES[config.a.copy].header, COPIES[config.b.copy].header]
+    headers = [
+        schedule.header,
+        part.header.format(arch=profile.arch),
+        COPIES[config.a.copy].header,
+        COPIES[config.b.copy].header,
+    ]
     tensor = config.a.copy == "tensor"
     return _TEMPLATE.format(
         arch_config=arch_config(profile),
         includes="\n".join(f"#include <{h}>" for h in dict.fromkeys(headers)),
         atom=part.cpp.format(
+            arch=profile.arch,
             element=_cpp(config.a.dtype),
             wave_n=block_n // waves_n,
             block_k=block_k,

@@ -181,7 +181,7 @@ def test_subnormals_among_others(name: str, normal: float, subnormal: float, sca
 @pytest.mark.usefixtures("emulated")
 def test_the_emulated_unit_flushes() -> None:
     """Without the exact way the same product is 0: the test above shows something."""
-    backend = gfx90a.Backend(_mutant("arch/gfx90a.hpp", "flushes && any_subnormal(f)", "false"))
+    backend = gfx90a.Backend(_mutant("arch/gfx90a.hpp", "any_subnormal(fa) || any_subnormal(fb)", "false"))
     with pytest.MonkeyPatch.context() as patch:
         _install(patch, backend)
         launch.clear()
@@ -222,9 +222,9 @@ MUTANTS = {
         "barrier<scope::block>(*this);  // the next",
         "// the next",
     ),
-    "rows of C": ("arch/gfx90a.hpp", "r / 4 * rows + 4 * (lane / n) + r % 4", "r + 4 * (lane / n)"),
-    "k of A": ("arch/gfx90a.hpp", "lane / m * a_size + i};", "lane / m * a_size + (i ^ 1)};"),
-    "half the chain": ("arch/gfx90a.hpp", "i < Chain; i++", "i < Chain / 2; i++"),
+    "rows of C": ("arch/mfma.hpp", "r / 4 * rows + 4 * (lane / n) + r % 4", "r + 4 * (lane / n)"),
+    "k of A": ("arch/mfma.hpp", "lane / m * a_size + i};", "lane / m * a_size + (i ^ 1)};"),
+    "half the chain": ("arch/mfma.hpp", "i < Chain; i++", "i < Chain / 2; i++"),
     "tail of k": ("copy/vgpr_copy.hpp", "o.col < left_k) r.value", "true) r.value"),
     "rows beyond the operand": (
         "copy/vgpr_copy.hpp",

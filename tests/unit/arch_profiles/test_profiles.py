@@ -14,7 +14,7 @@ from portagemm.hal import dtypes, profile, profile_file
 pytestmark = pytest.mark.quick
 
 FOLDER = Path(profile.builtin()["cpu"].path).parent
-NAMES = ("a100", "cpu", "h100", "mi250x", "rtx4090")
+NAMES = ("a100", "cpu", "h100", "mi250x", "mi300x", "mi355x", "rtx4090", "rx7900xtx")
 
 
 def test_the_profiles_are_there() -> None:
@@ -107,7 +107,12 @@ def test_facts_that_are_easy_to_get_wrong() -> None:
     assert "e4m3" in p["rtx4090"].native and "e4m3" not in p["a100"].native
     assert p["mi250x"].wave_size == 64 and "e4m3" in p["mi250x"].emulated
     assert p["mi250x"].has_quirk("mfma_flushes_subnormals")
-    assert [p[name].forward_compatible for name in NAMES] == [True, False, False, False, True]
+    assert p["mi300x"].limits.shared_bytes_per_block == 64 * 1024
+    assert p["mi355x"].limits.shared_bytes_per_block == 160 * 1024
+    assert "e4m3fnuz" in p["mi300x"].native and "e4m3" in p["mi355x"].native  # gfx942 is FNUZ, gfx950 OCP
+    assert not p["mi300x"].has_quirk("mfma_flushes_subnormals")
+    assert p["rx7900xtx"].wave_size == 32 and p["rx7900xtx"].atoms["wmma_16x16x16"].lanes == 32
+    assert {name for name in NAMES if p[name].forward_compatible} == {"a100", "rtx4090"}
 
 
 def test_no_exponent_is_text() -> None:

@@ -96,7 +96,10 @@ def test_fault_names_file_key_value_allowed(
         ("", "a mapping of keys"),
         ("a: \x00", "not valid YAML"),
         ("!!python/object/apply:os.system ['true']", "not valid YAML"),
-        ("extends: a1000\n", "given 'a1000'; allowed (built-in): a100, cpu, h100, mi250x, rtx4090"),
+        (
+            "extends: a1000\n",
+            "given 'a1000'; allowed (built-in): a100, cpu, h100, mi250x, mi300x, mi355x, rtx4090, rx7900xtx",
+        ),
     ],
 )
 def test_broken_file(tmp_path: Path, text: str, part: str) -> None:
@@ -135,7 +138,10 @@ def test_unvalidated_load_of_a_broken_file_still_names_the_key(user: Callable[..
 
 
 def test_unknown_name_lists_names() -> None:
-    with pytest.raises(ProfileError, match="given 'b300'; allowed: a100, cpu, h100, mi250x, rtx4090"):
+    with pytest.raises(
+        ProfileError,
+        match="given 'b300'; allowed: a100, cpu, h100, mi250x, mi300x, mi355x, rtx4090, rx7900xtx",
+    ):
         profile.get("b300")
 
 
@@ -152,7 +158,16 @@ def test_user_profile_overrides_same_name(
     selection = profile.for_device(device("sm_80"))
     assert selection.profile.schedules == ("single_buffer",)
     assert str(path) in selection.reason
-    assert set(profile.all_profiles()) == {"a100", "cpu", "h100", "mi250x", "rtx4090"}
+    assert set(profile.all_profiles()) == {
+        "a100",
+        "cpu",
+        "h100",
+        "mi250x",
+        "mi300x",
+        "mi355x",
+        "rtx4090",
+        "rx7900xtx",
+    }
     assert profile.builtin()["a100"].schedules != ("single_buffer",)
 
 
@@ -205,6 +220,9 @@ def test_missing_user_path(monkeypatch: pytest.MonkeyPatch) -> None:
         ("sm_89", "rtx4090", "cuda:sm_89"),
         ("sm_90", "h100", "cuda:sm_90a"),
         ("gfx90a", "mi250x", "rocm:gfx90a"),
+        ("gfx942", "mi300x", "rocm:gfx942"),
+        ("gfx950", "mi355x", "rocm:gfx950"),
+        ("gfx1100", "rx7900xtx", "rocm:gfx1100"),
         ("native", "cpu", "cpu:native"),
     ],
 )
@@ -241,7 +259,7 @@ def test_unknown_nvidia_device_inherits_and_warns_once(
     assert selection.profile.limits_for(card).shared_bytes_per_block == 101376
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_70", "gfx942", "gfx1100", "unknown"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_70", "gfx908", "gfx1030", "unknown"])
 def test_devices_no_profile_fits(device: MakeDevice, arch: str) -> None:
     backend = "cuda" if arch == "unknown" else ""
     with pytest.raises(ProfileError) as error:
@@ -288,10 +306,10 @@ def test_forcing(
         ("rtx4090", "sm_80", ["sm_89 and newer", "the device is sm_80"]),
         ("mi250x", "sm_90", ["mi250x (gfx90a)", "backend is rocm, the device's cuda", "a100, h100, rtx4090"]),
         ("a100", "gfx90a", ["a100 (sm_80)", "backend is cuda, the device's rocm", "mi250x"]),
-        ("mi250x", "gfx942", ["gfx90a only", "gfx942", "none"]),
+        ("mi250x", "gfx942", ["gfx90a only", "gfx942", "mi300x"]),
         ("a100", "native", ["a100 (sm_80)", "backend is cuda, the device's cpu", ": cpu"]),
-        ("a1000", "sm_80", ["given 'a1000'", "a100, cpu, h100, mi250x, rtx4090"]),
-        (" ,", "native", ["given ' ,'", "a100, cpu, h100, mi250x, rtx4090"]),
+        ("a1000", "sm_80", ["given 'a1000'", "a100, cpu, h100, mi250x, mi300x, mi355x, rtx4090, rx7900xtx"]),
+        (" ,", "native", ["given ' ,'", "a100, cpu, h100, mi250x, mi300x, mi355x, rtx4090, rx7900xtx"]),
     ],
 )
 def test_forcing_what_cannot_run_names_both_and_allowed(

@@ -1,4 +1,4 @@
-"""The maps of the gfx90a atoms, against AMD's tables and against what they are for.
+"""The maps of the AMD atoms, against AMD's tables and against what they are for.
 
 The tables are written as the manual and AMD's matrix instruction calculator give them (``--register-layout``):
 from an element of the matrix to its lane and its place there, that is in the other direction than the headers.
@@ -20,7 +20,6 @@ import pytest
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).resolve().parents[3]
-LANES = 64
 
 Place = tuple[int, int]  # lane, index in the lane
 
@@ -31,20 +30,41 @@ class Instruction:
 
     m: int
     k: int
+    lanes: int = 64
 
     @property
     def held(self) -> int:
-        return self.k * self.m // LANES
+        return self.k * self.m // self.lanes
 
-    def place_a(self, i: int, k: int) -> Place:
+    def places_a(self, i: int, k: int) -> list[Place]:
         """A[i][k] (and B[k][i]): lanes count rows first, then groups of `held` elements of K."""
-        return i + self.m * (k // self.held), k % self.held
+        return [(i + self.m * (k // self.held), k % self.held)]
 
     def place_d(self, i: int, j: int) -> Place:
         """D[i][j]: blocks of four rows go round the lane groups, then to the next four registers."""
-        groups = LANES // self.m
+        groups = self.lanes // self.m
         block, row = divmod(i, 4)
         return j + self.m * (block % groups), 4 * (block // groups) + row
+
+
+@dataclass(frozen=True)
+class Wmma(Instruction):
+    """One WMMA of RDNA3 by 32 lanes: a lane holds a whole row of A, and so does the lane 16 further on."""
+
+    m: int = 16
+    k: int = 16
+    lanes: int = 32
+
+    @property
+    def held(self) -> int:
+        return self.k
+
+    def places_a(self, i: int, k: int) -> list[Place]:
+        return [(i, k), (i + 16, k)]
+
+    def place_d(self, i: int, j: int) -> Place:
+        """D[i][j]: even rows in lanes 0-15, odd rows in lanes 16-31."""
+        return j + 16 * (i % 2), i // 2
 
 
 INSTRUCTIONS = {
@@ -54,17 +74,52 @@ INSTRUCTIONS = {
     "v_mfma_f32_16x16x16bf16_1k": Instruction(16, 16),
     "v_mfma_f32_32x32x2f32": Instruction(32, 2),
     "v_mfma_f32_16x16x4f32": Instruction(16, 4),
+    "v_mfma_i32_32x32x8i8": Instruction(32, 8),
+    "v_mfma_i32_16x16x16i8": Instruction(16, 16),
+    "v_mfma_f32_32x32x8_f16": Instruction(32, 8),
+    "v_mfma_f32_16x16x16_f16": Instruction(16, 16),
+    "v_mfma_f32_32x32x8_bf16": Instruction(32, 8),
+    "v_mfma_f32_16x16x16_bf16": Instruction(16, 16),
+    "v_mfma_f32_32x32x2_f32": Instruction(32, 2),
+    "v_mfma_f32_16x16x4_f32": Instruction(16, 4),
+    "v_mfma_i32_32x32x16_i8": Instruction(32, 16),
+    "v_mfma_i32_16x16x32_i8": Instruction(16, 32),
+    "v_mfma_f32_32x32x16_f16": Instruction(32, 16),
+    "v_mfma_f32_16x16x32_f16": Instruction(16, 32),
+    "v_mfma_f32_32x32x16_bf16": Instruction(32, 16),
+    "v_mfma_f32_16x16x32_bf16": Instruction(16, 32),
+    "v_wmma_f32_16x16x16_f16": Wmma(),
+    "v_wmma_f32_16x16x16_bf16": Wmma(),
+    "v_wmma_i32_16x16x16_iu8": Wmma(),
 }
 
 #: atom: (its instruction, the instruction for subnormals)
 ATOMS = {
-    "mfma_32x32x8-fp16": ("v_mfma_f32_32x32x8f16", "v_mfma_f32_32x32x2f32"),
-    "mfma_16x16x16-fp16": ("v_mfma_f32_16x16x16f16", "v_mfma_f32_16x16x4f32"),
-    "mfma_32x32x8-bf16": ("v_mfma_f32_32x32x8bf16_1k", "v_mfma_f32_32x32x2f32"),
-    "mfma_16x16x16-bf16": ("v_mfma_f32_16x16x16bf16_1k", "v_mfma_f32_16x16x4f32"),
-    "mfma_32x32x2_f32-fp32": ("v_mfma_f32_32x32x2f32", None),
-    "mfma_16x16x4_f32-fp32": ("v_mfma_f32_16x16x4f32", None),
+    "gfx90a-mfma_32x32x8-fp16": ("v_mfma_f32_32x32x8f16", "v_mfma_f32_32x32x2f32"),
+    "gfx90a-mfma_16x16x16-fp16": ("v_mfma_f32_16x16x16f16", "v_mfma_f32_16x16x4f32"),
+    "gfx90a-mfma_32x32x8-bf16": ("v_mfma_f32_32x32x8bf16_1k", "v_mfma_f32_32x32x2f32"),
+    "gfx90a-mfma_16x16x16-bf16": ("v_mfma_f32_16x16x16bf16_1k", "v_mfma_f32_16x16x4f32"),
+    "gfx90a-mfma_32x32x8_flush-fp16": ("v_mfma_f32_32x32x8f16", None),
+    "gfx90a-mfma_16x16x16_flush-bf16": ("v_mfma_f32_16x16x16bf16_1k", None),
+    "gfx90a-mfma_32x32x2_f32-fp32": ("v_mfma_f32_32x32x2f32", None),
+    "gfx90a-mfma_16x16x4_f32-fp32": ("v_mfma_f32_16x16x4f32", None),
+    "gfx90a-mfma_32x32x8_i8-int8": ("v_mfma_i32_32x32x8i8", None),
+    "gfx90a-mfma_16x16x16_i8-int8": ("v_mfma_i32_16x16x16i8", None),
+    "gfx942-mfma_32x32x8-fp16": ("v_mfma_f32_32x32x8_f16", None),
+    "gfx942-mfma_16x16x16-bf16": ("v_mfma_f32_16x16x16_bf16", None),
+    "gfx942-mfma_32x32x2_f32-fp32": ("v_mfma_f32_32x32x2_f32", None),
+    "gfx942-mfma_16x16x4_f32-fp32": ("v_mfma_f32_16x16x4_f32", None),
+    "gfx942-mfma_32x32x16_i8-int8": ("v_mfma_i32_32x32x16_i8", None),
+    "gfx942-mfma_16x16x32_i8-int8": ("v_mfma_i32_16x16x32_i8", None),
 }
+#: Atoms that are one instruction, under its name.
+SINGLE = (
+    "v_mfma_f32_32x32x16_f16",
+    "v_mfma_f32_16x16x32_bf16",
+    "v_wmma_f32_16x16x16_f16",
+    "v_wmma_i32_16x16x16_iu8",
+)
+ATOMS |= {name: (name, None) for name in SINGLE}
 
 #: Single entries of the tables, written out by hand: element -> (lane, index).
 ENTRIES = {
@@ -83,6 +138,19 @@ ENTRIES = {
         "a": {(0, 0): (0, 0), (0, 4): (16, 0), (0, 15): (48, 3), (15, 9): (47, 1)},
         "c": {(0, 0): (0, 0), (3, 5): (5, 3), (4, 5): (21, 0), (15, 15): (63, 3)},
     },
+    "v_mfma_i32_32x32x8i8": {
+        "a": {(0, 3): (0, 3), (0, 4): (32, 0), (31, 7): (63, 3)},
+        "c": {(4, 0): (32, 0), (8, 0): (0, 4), (31, 31): (63, 15)},
+    },
+    "v_mfma_i32_16x16x32_i8": {
+        "a": {(0, 7): (0, 7), (0, 8): (16, 0), (15, 31): (63, 7)},
+        "c": {(4, 5): (21, 0), (15, 15): (63, 3)},
+    },
+    "v_mfma_f32_16x16x32_f16": {"a": {(2, 8): (18, 0), (15, 31): (63, 7)}, "c": {(4, 5): (21, 0)}},
+    "v_wmma_f32_16x16x16_f16": {
+        "a": {(3, 0): (3, 0), (15, 15): (15, 15)},
+        "c": {(0, 3): (3, 0), (1, 3): (19, 0), (2, 0): (0, 1), (15, 15): (31, 7)},
+    },
     "v_mfma_f32_32x32x2f32": {"a": {(3, 0): (3, 0), (3, 1): (35, 0)}, "c": {(12, 1): (33, 4)}},
     "v_mfma_f32_16x16x4f32": {"a": {(3, 0): (3, 0), (3, 3): (51, 0)}, "c": {(12, 1): (49, 0)}},
 }
@@ -93,6 +161,7 @@ class Maps:
     """An atom's maps: (lane, index) -> (row, col), and its shape."""
 
     shape: tuple[int, int, int] = (0, 0, 0)
+    lanes: int = 0
     a: dict[Place, Place] = field(default_factory=dict)
     b: dict[Place, Place] = field(default_factory=dict)
     c: dict[Place, Place] = field(default_factory=dict)
@@ -127,7 +196,7 @@ def maps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Maps]:
         values = [int(n) for n in numbers]
         if kind == "shape":
             found[name].shape = (values[0], values[1], values[2])
-            assert values[3] == LANES
+            found[name].lanes = values[3]
         else:
             getattr(found[name], kind)[values[0], values[1]] = (values[2], values[3])
     return dict(found)
@@ -137,12 +206,10 @@ def maps(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Maps]:
 def test_instruction_maps_are_the_manuals(name: str, maps: dict[str, Maps]) -> None:
     """Every element of A, B and D lies where the table puts it."""
     table, ours = INSTRUCTIONS[name], maps[name]
-    assert ours.shape == (table.m, table.m, table.k)
-    elements = [(i, k) for i in range(table.m) for k in range(table.k)]
-    assert len(ours.a) == len(ours.b) == len(elements)
-    for i, k in elements:
-        assert ours.a[table.place_a(i, k)] == (i, k)
-        assert ours.b[table.place_a(i, k)] == (i, k)
+    assert ours.shape == (table.m, table.m, table.k) and ours.lanes == table.lanes
+    places = {place: (i, k) for i in range(table.m) for k in range(table.k) for place in table.places_a(i, k)}
+    assert ours.a == places
+    assert ours.b == places
     assert len(ours.c) == table.m**2
     for i in range(table.m):
         for j in range(table.m):
@@ -162,7 +229,9 @@ def _issue(table: Instruction, a: np.ndarray, b: np.ndarray, acc: np.ndarray) ->
     left, right = np.zeros((table.m, table.k)), np.zeros((table.m, table.k))
     for i in range(table.m):
         for k in range(table.k):
-            left[i, k], right[i, k] = a[table.place_a(i, k)], b[table.place_a(i, k)]
+            places = table.places_a(i, k)
+            assert len({a[place] for place in places}) == len({b[place] for place in places}) == 1
+            left[i, k], right[i, k] = a[places[0]], b[places[0]]
     product = left @ right.T
     for i in range(table.m):
         for j in range(table.m):
@@ -178,15 +247,15 @@ def test_atom_multiplies(name: str, instruction: str, maps: dict[str, Maps]) -> 
     m, n, k = ours.shape
     rng = np.random.default_rng(7)
     a, b = rng.integers(-8, 9, (m, k)).astype(float), rng.integers(-8, 9, (n, k)).astype(float)
-    size = len(ours.a) // LANES
-    fragment_a, fragment_b = np.zeros((LANES, size)), np.zeros((LANES, size))
+    size = len(ours.a) // ours.lanes
+    fragment_a, fragment_b = np.zeros((ours.lanes, size)), np.zeros((ours.lanes, size))
     for place, element in ours.a.items():
         fragment_a[place] = a[element]
     for place, element in ours.b.items():
         fragment_b[place] = b[element]
-    acc = np.zeros((LANES, len(ours.c) // LANES))
+    acc = np.zeros((ours.lanes, len(ours.c) // ours.lanes))
     table = INSTRUCTIONS[instruction]
-    # As mfma::mma does: `held` elements an instruction, in the order of the fragment.
+    # As the atoms do: `held` elements an instruction, in the order of the fragment.
     for first in range(0, size, table.held):
         part = slice(first, first + table.held)
         _issue(table, fragment_a[:, part], fragment_b[:, part], acc)
@@ -201,5 +270,5 @@ def test_subnormals_are_found_in_every_place() -> None:
     patterns = np.arange(1 << 16, dtype=np.uint16)
     for largest, exponent in ((0x3FF, 0x7C00), (0x7F, 0x7F80)):
         is_subnormal = ((patterns & exponent) == 0) & ((patterns & 0x7FFF) != 0)
-        found = ((patterns & 0x7FFF) - np.uint16(1)).astype(np.uint16) < largest
+        found = (patterns * np.uint16(2) - np.uint16(1)).astype(np.uint16) < 2 * largest
         assert np.array_equal(found, is_subnormal)

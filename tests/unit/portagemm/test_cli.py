@@ -91,7 +91,7 @@ def test_closed_pipe_is_quiet() -> None:
 def test_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "profiles")
     assert code == 0
-    for name in ("a100", "h100", "rtx4090", "mi250x", "cpu"):
+    for name in ("a100", "h100", "rtx4090", "mi250x", "mi300x", "mi355x", "rx7900xtx", "cpu"):
         assert name in out
     assert "is made for native" in out  # why the CPU gets its profile
 
@@ -105,7 +105,9 @@ def test_profiles_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and json.loads(out)["atoms"]["wgmma"]["lanes"] == 128
 
 
-@pytest.mark.parametrize("name", ["a100", "h100", "rtx4090", "mi250x", "cpu"])
+@pytest.mark.parametrize(
+    "name", ["a100", "h100", "rtx4090", "mi250x", "mi300x", "mi355x", "rx7900xtx", "cpu"]
+)
 def test_profiles_show(capsys: pytest.CaptureFixture[str], name: str) -> None:
     code, out, _ = run(capsys, "profiles", "--show", name)
     assert code == 0 and out.startswith(f"{name}: ") and "schedules" in out
