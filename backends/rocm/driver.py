@@ -76,9 +76,13 @@ class HipLaunch:
         status, current = hip.hipGetDevice()
         if current == self._device and status == 0:
             self._launch(stream, extra)
-        else:
+            return
+        try:
             with _current_device(hip, self._device):
                 self._launch(stream, extra)
+        except binding.HipError as error:
+            binding.take_last_error(hip)
+            raise LaunchError(f"kernel {self._symbol} on rocm:{self._device}: {error}") from error
 
     def _buffers(self) -> tuple[Any, Any, Any, Any]:
         """The block as 8-byte words and as floats, hipModuleLaunchKernel's `extra`, and the size it points to."""
@@ -98,10 +102,11 @@ class HipLaunch:
             self._function, config.grid, 1, 1, config.block, 1, 1, config.shared_bytes, stream, None, extra
         )
         if error != 0:
+            binding.take_last_error(self._hip)
             raise LaunchError(
-                f"kernel {self._symbol} on rocm:{self._device}: hipModuleLaunchKernel returned "
-                f"{getattr(error, 'name', error)} for grid {config.grid}, block {config.block}, "
-                f"{config.shared_bytes} B of dynamic LDS"
+                f"kernel {self._symbol} on rocm:{self._device}: "
+                f"{binding.HipError('hipModuleLaunchKernel', error)}, for grid {config.grid}, "
+                f"block {config.block}, {config.shared_bytes} B of dynamic LDS"
             )
 
 
@@ -146,6 +151,7 @@ class RocmDriver:
                     self._attribute(function, _MAX_THREADS_PER_BLOCK), limits.threads_per_block
                 )
         except binding.HipError as error:
+            binding.take_last_error(self._hip)
             raise LaunchError(f"{where}: {error}") from error
         needed = static + config.shared_bytes
         if needed > limits.shared_bytes:
@@ -176,6 +182,7 @@ class RocmDriver:
             try:
                 properties = binding.device_properties(self._hip, device_index)
             except binding.HipError as error:
+                binding.take_last_error(self._hip)
                 raise LaunchError(f"rocm:{device_index}: {error}") from error
             arch, features = binding.arch_and_features(properties.gcnArchName)
             known = _Limits(

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,40 @@ _INSTALL = "pip install 'portagemm[rocm]'"
 _environ_lock = threading.Lock()
 
 
+#: Where distributions and AMD's installer put ROCm.
+ROCM = Path("/opt/rocm")
+
+_FAILED_BEFORE = "a kernel before this one failed: this process cannot use the device any more"
+
+#: What an error of HIP's means here, for those whose name does not say it.
+MEANINGS: Mapping[str, str] = {
+    "hipErrorInvalidValue": "HIP refused an argument; it reports a launch beyond the device's limits so",
+    "hipErrorOutOfMemory": "the device's memory is full",
+    "hipErrorNotInitialized": "HIP was initialised before this process was forked: use spawn",
+    "hipErrorInsufficientDriver": "the amdgpu driver is older than this ROCm supports",
+    "hipErrorNoDevice": "HIP sees no GPU: ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, /dev/kfd and /dev/dri decide",
+    "hipErrorInvalidDevice": "HIP knows no device of that index: the variables of visible devices decide",
+    "hipErrorInvalidImage": "not a code object this ROCm loads: damaged, or ROCm is older than 6.0",
+    "hipErrorNoBinaryForGpu": "the code object is for another target, or other features (xnack, sramecc)",
+    "hipErrorSharedObjectInitFailed": "the code object could not be loaded onto the device",
+    "hipErrorInvalidHandle": "a stream or module of another device, or one that no longer exists",
+    "hipErrorInvalidResourceHandle": "a stream or module of another device, or one that no longer exists",
+    "hipErrorNotFound": "the code object has no kernel of that name",
+    "hipErrorLaunchOutOfResources": "a block needs more registers or LDS than a compute unit has",
+    "hipErrorIllegalAddress": _FAILED_BEFORE,
+    "hipErrorLaunchFailure": _FAILED_BEFORE,
+    "hipErrorLaunchTimeOut": _FAILED_BEFORE,
+    "hipErrorStreamCaptureUnsupported": "not allowed while a graph is captured: call once before the capture",
+}
+
+
 class HipError(RuntimeError):
     """A HIP or HIPRTC call returned an error. `name` is the enumerator (``hipErrorNoDevice``)."""
 
     def __init__(self, call: str, error: Any) -> None:
         self.call, self.name = call, str(getattr(error, "name", error))
-        super().__init__(f"{call} returned {self.name}")
+        meaning = MEANINGS.get(self.name)
+        super().__init__(f"{call} returned {self.name}" + (f" ({meaning})" if meaning else ""))
 
 
 def package_reason() -> str | None:
@@ -45,14 +73,25 @@ def torch_root() -> Path | None:
     return root if (root / "lib" / "libamdhip64.so").exists() else None
 
 
-@contextlib.contextmanager
-def _torch_first() -> Iterator[None]:
-    """Let hip-python open the HIP library that torch brings along.
+def library_root() -> Path | None:
+    """The folder whose lib/ hip-python shall be led to; None: where it looks by itself.
 
     NOTE: two copies of the HIP runtime in a process know nothing of each other's streams and allocations, so
-    a stream handle of torch's would be garbage to the other. hip-python looks under $ROCM_PATH/lib first.
+    a stream handle of torch's would be garbage to the other: torch's own copy goes first. ROCm's usual folder
+    is given where no variable names one, because the loader's path often lacks it.
     """
     root = torch_root()
+    if root is not None:
+        return root
+    if os.environ.get("ROCM_PATH") or os.environ.get("ROCM_HOME"):
+        return None
+    return ROCM if (ROCM / "lib" / "libamdhip64.so").exists() else None
+
+
+@contextlib.contextmanager
+def _led_to_library() -> Iterator[None]:
+    """ROCM_PATH set to `library_root` for the block: hip-python 10 looks under its lib/ first."""
+    root = library_root()
     if root is None:
         yield
         return
@@ -89,9 +128,32 @@ def check(call: str, result: Any) -> Any:
     return None if not out else out[0] if len(out) == 1 else tuple(out)
 
 
+def opens_by_name() -> bool:
+    """Whether the installed hip-python is one before release 10, which leaves the search to the loader."""
+    try:
+        return importlib.util.find_spec("rocm.bindings") is None
+    except ModuleNotFoundError:
+        return True
+
+
+def take_last_error(hip: Any) -> None:
+    """Clear the calling thread's last error.
+
+    NOTE: HIP keeps the error of a failed call until someone asks for it. torch asks after its own launches, so
+    an error already raised here would come up again there, under another kernel's name.
+    """
+    with contextlib.suppress(RuntimeError):  # a runtime without the call
+        hip.hipGetLastError()
+
+
 def explain(error: BaseException, library: str) -> str:
     """hip-python's own failure in words that say what to do."""
     text = str(error)
+    if "failed to dlopen" in text and opens_by_name():
+        return (
+            f"hip-python found no {library}: before release 10 it searches as the loader does, so add the lib folder "
+            f"of ROCm to LD_LIBRARY_PATH, or install hip-python 10 or newer"
+        )
     if "failed to dlopen" in text:
         return (
             f"hip-python found no {library}: install ROCm, or set ROCM_PATH to its folder "
@@ -122,7 +184,7 @@ def runtime() -> Any:
     try:
         from hip import hip
 
-        with _torch_first():
+        with _led_to_library():
             check("hipRuntimeGetVersion", hip.hipRuntimeGetVersion())
     except Exception as error:
         raise RuntimeError(explain(error, "libamdhip64.so")) from error
@@ -144,7 +206,7 @@ def rtc() -> Any:
     try:
         from hip import hiprtc
 
-        with _torch_first():
+        with _led_to_library():
             check("hiprtcVersion", hiprtc.hiprtcVersion())
     except Exception as error:
         raise RuntimeError(explain(error, "libhiprtc.so")) from error

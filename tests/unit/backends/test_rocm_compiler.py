@@ -258,9 +258,32 @@ def test_torchs_library_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             monkeypatch.delenv("ROCM_PATH", raising=False)
         else:
             monkeypatch.setenv("ROCM_PATH", before)
-        with hip._torch_first():
+        with hip._led_to_library():
             assert hip.os.environ["ROCM_PATH"] == str(tmp_path / "torch")
         assert hip.os.environ.get("ROCM_PATH") == before
+
+
+def test_rocms_usual_folder_where_nothing_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/opt/rocm serves although neither ROCM_PATH nor the loader's configuration names it."""
+    monkeypatch.setitem(hip.sys.modules, "torch", None)
+    monkeypatch.setattr(hip, "ROCM", tmp_path)
+    for name in ("ROCM_PATH", "ROCM_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert hip.library_root() is None
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libamdhip64.so").write_text("")
+    assert hip.library_root() == tmp_path
+    monkeypatch.setenv("ROCM_HOME", "/elsewhere")
+    assert hip.library_root() is None
+
+
+def test_old_bindings_get_their_own_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before release 10 hip-python never looks at ROCM_PATH: that advice would lead nowhere."""
+    error = RuntimeError("failed to dlopen 'b'libamdhip64.so'': no such file")
+    assert "set ROCM_PATH" in hip.explain(error, "libamdhip64.so")
+    monkeypatch.setattr(hip, "opens_by_name", lambda: True)
+    assert "LD_LIBRARY_PATH" in hip.explain(error, "libamdhip64.so")
+    assert "ROCM_PATH" not in hip.explain(error, "libamdhip64.so")
 
 
 def test_two_runtimes_are_found(tmp_path: Path) -> None:

@@ -7,8 +7,6 @@ for it: complete, without a symbol, without devices, or none at all.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -18,9 +16,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.quick
+from ...fake_rocm import build  # noqa: TID252
 
-SOURCE = Path(__file__).with_name("fake_hip.c")
+pytestmark = pytest.mark.quick
 
 PRELUDE = """
 import json, sys
@@ -46,61 +44,29 @@ def error(call):
     return "no error"
 """
 
-FIELDS = ("gcnArchName", "maxThreadsPerBlock", "multiProcessorCount", "sharedMemPerBlock")
-
-
-@pytest.fixture(scope="module")
-def offsets() -> dict[str, str]:
-    """Where hipDeviceProp_t has its fields, found by writing into one: the struct differs between releases."""
-    hip = pytest.importorskip("hip", reason="hip-python is not installed", exc_type=ImportError).hip
-    size = hip.hipDeviceProp_t().c_sizeof()
-    found = {}
-    for field in FIELDS:
-        for offset in range(0, size - 8, 4):
-            memory = bytearray(size)
-            struct.pack_into("<I", memory, offset, 0x61626364)
-            value = getattr(hip.hipDeviceProp_t.fromObj(memory), field)
-            if value in (0x61626364, b"dcba", "dcba"):
-                found[f"FAKE_HIP_OFFSET_{field}"] = str(offset)
-                break
-    assert len(found) == len(FIELDS)
-    return found
-
-
 Library = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     """Builds a ROCm folder with lib/libamdhip64.so and lib/libhiprtc.so; extra flags choose a variant."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler for the fake HIP library")
     built: dict[tuple[str, ...], Path] = {}
 
-    def build(*flags: str) -> Path:
+    def folder(*flags: str) -> Path:
         if flags not in built:
-            root = tmp_path_factory.mktemp("rocm")
-            (root / "lib").mkdir()
-            out = root / "lib" / "libamdhip64.so"
-            subprocess.run([compiler, "-shared", "-fPIC", *flags, "-o", str(out), str(SOURCE)], check=True)
-            shutil.copy(out, root / "lib" / "libhiprtc.so")
-            built[flags] = root
+            built[flags] = build.rocm(tmp_path_factory.mktemp("rocm"), *flags)
         return built[flags]
 
-    return build
+    return folder
 
 
 @pytest.fixture
-def run(tmp_path: Path, offsets: dict[str, str]) -> Callable[..., tuple[Any, list[str]]]:
+def run(tmp_path: Path) -> Callable[..., tuple[Any, list[str]]]:
     """Runs a script after PRELUDE; it prints one JSON value. Returns that and what the library recorded."""
     log = tmp_path / "log"
 
     def runner(script: str, rocm: Path, **environ: str) -> tuple[Any, list[str]]:
-        clean = {
-            k: v for k, v in os.environ.items() if not k.startswith(("FAKE_HIP", "ROCM", "HIP_", "ROCR_"))
-        }
-        env = {**clean, **offsets, "ROCM_PATH": str(rocm), "FAKE_HIP_LOG": str(log), **environ}
+        env = build.environment(rocm, log, **{"FAKE_HIP_IMAGES": "any", **environ})
         done = subprocess.run(
             [sys.executable, "-c", PRELUDE + script], env=env, capture_output=True, text=True
         )
@@ -286,7 +252,7 @@ def test_module_load_allows_capture(run: Any, library: Library) -> None:
         (
             "prepare()((1, 2), (1.0, 0.0), 0)",
             {"FAKE_HIP_FAIL": "hipModuleLaunchKernel:701"},
-            "hipModuleLaunchKernel returned hipErrorLaunchOutOfResources for grid 7, block 256, 1024 B",
+            "than a compute unit has), for grid 7, block 256, 1024 B",
         ),
     ],
 )
@@ -303,6 +269,59 @@ print(json.dumps(message))
     assert message.startswith("LaunchError: ")
     assert words in message
     assert "pg_kernel on rocm:" in message or "device=7" in call
+
+
+CODES = {
+    1: "hipErrorInvalidValue (HIP refused an argument",
+    2: "hipErrorOutOfMemory (the device's memory is full",
+    3: "hipErrorNotInitialized (HIP was initialised before this process was forked",
+    35: "hipErrorInsufficientDriver (the amdgpu driver is older",
+    100: "hipErrorNoDevice (HIP sees no GPU",
+    101: "hipErrorInvalidDevice (HIP knows no device of that index",
+    200: "hipErrorInvalidImage (not a code object this ROCm loads",
+    209: "hipErrorNoBinaryForGpu (the code object is for another target",
+    303: "hipErrorSharedObjectInitFailed (the code object could not be loaded",
+    400: "(a stream or module of another device",
+    500: "hipErrorNotFound (the code object has no kernel of that name",
+    700: "hipErrorIllegalAddress (a kernel before this one failed",
+    701: "hipErrorLaunchOutOfResources (a block needs more registers",
+    702: "hipErrorLaunchTimeOut (a kernel before this one failed",
+    719: "hipErrorLaunchFailure (a kernel before this one failed",
+    900: "hipErrorStreamCaptureUnsupported (not allowed while a graph is captured",
+}
+
+
+def test_every_code_at_every_call(run: Any, library: Library) -> None:
+    """Each call that can fail, with each error: a LaunchError that names call, error and its meaning, and
+    HIP's last error is taken, so that torch does not report it a second time."""
+    script = f"""
+import os
+hip = binding.runtime()
+launches = dict(here=prepare(), there=prepare(device=1))
+found = []
+for call in ("hipGetDeviceProperties", "hipModuleLoadData", "hipModuleGetFunction", "hipFuncGetAttribute",
+             "hipSetDevice", "hipGetDevice", "hipModuleLaunchKernel"):
+    for code in {sorted(CODES)}:
+        driver = backend.RocmBackend().driver()  # a fresh one has read no limits and loaded nothing
+        os.environ["FAKE_HIP_FAIL"] = f"{{call}}:{{code}}"
+        if call == "hipModuleLaunchKernel":
+            message = error(lambda: launches["here"]((1, 2), (1.0, 0.0), 0))
+        elif call in ("hipSetDevice", "hipGetDevice"):
+            message = error(lambda: launches["there"]((1, 2), (1.0, 0.0), 0))
+        else:
+            message = error(lambda: driver.prepare(CODE, LaunchConfig(7, 256), BLOCK, 0))
+        del os.environ["FAKE_HIP_FAIL"]
+        (last,) = hip.hipGetLastError()
+        found.append([call, code, message, int(last)])
+launches["here"]((1, 2), (1.0, 0.0), 0)
+print(json.dumps(found))
+"""
+    found, lines = run(script, library())
+    assert len(found) == 7 * len(CODES)
+    for call, code, message, last in found:
+        assert message.startswith("LaunchError: ") and call in message and CODES[code] in message
+        assert last == 0, (call, code)
+    assert lines[-1].startswith("launch "), "usable afterwards"
 
 
 def test_usable_after_an_error(run: Any, library: Library) -> None:

@@ -1,0 +1,73 @@
+"""A stand-in for the GPU: computes what the argument block asks for, from the addresses in it.
+
+It shows that everything arrived (addresses, strides, extents, scalars, geometry), not that the kernel's code is right:
+that is tests/amdgcn's and tests/host/emulated's business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+import torch
+from machine import Launch
+
+_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+_OPERAND_BYTES, _REST = 56, 280  # hal/include/portagemm/params.hpp
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """An operand of the argument block: address, strides and batch strides in elements."""
+
+    address: int
+    strides: tuple[int, int]
+    batch_strides: tuple[int, ...]
+
+    def tensor(self, extents: tuple[int, int], batch: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """The memory itself, (batch..., rows, columns)."""
+        shape, strides = (*batch, *extents), (*self.batch_strides, *self.strides)
+        last = sum((s - 1) * d for s, d in zip(shape, strides, strict=True))
+        raw = (ctypes.c_char * ((last + 1) * dtype.itemsize)).from_address(self.address)
+        return torch.frombuffer(raw, dtype=dtype).as_strided(shape, strides)
+
+
+def _operand(block: bytes, index: int) -> Matrix:
+    address, row, column, *batch = struct.unpack_from("<Q6q", block, index * _OPERAND_BYTES)
+    return Matrix(address, (row, column), tuple(batch))
+
+
+def execute(launch: Launch) -> None:
+    """D = alpha * A B^T + beta * C + bias, rounded once. Raises where the launch cannot be right."""
+    block = launch.arguments
+    m, n, k, _ = struct.unpack_from("<4i", block, _REST)
+    batch = struct.unpack_from("<4i", block, _REST + 16)
+    alpha, beta = struct.unpack_from("<2f", block, _REST + 32)
+    (tiles,) = struct.unpack_from("<q", block, _REST + 40)
+    parts = launch.kernel.split("_")
+    dtype = _DTYPES[parts[2]]
+    out = _DTYPES.get(parts[3], dtype)
+    if launch.block % 64 or not 1 <= launch.grid <= tiles:
+        raise ValueError(f"{launch.grid} blocks of {launch.block} threads for {tiles} tiles")
+    a, b, c, d, bias = (_operand(block, i) for i in range(5))
+    result = alpha * a.tensor((m, k), batch, dtype).double() @ b.tensor((n, k), batch, dtype).double().mT
+    if beta != 0:
+        result += beta * c.tensor((m, n), batch, _epilogue_dtype(parts, "c", dtype)).double()
+    if bias.address:
+        result += bias.tensor((m, n), batch, _epilogue_dtype(parts, "bias", dtype)).double()
+    if "gelu" in parts or "relu" in parts or "silu" in parts:
+        raise NotImplementedError("activations")
+    d.tensor((m, n), batch, out).copy_(result.to(out))
+
+
+def _epilogue_dtype(parts: list[str], prefix: str, otherwise: torch.dtype) -> torch.dtype:
+    """The dtype the kernel's name gives for C or the bias."""
+    return next(
+        (
+            _DTYPES[p.removeprefix(prefix)]
+            for p in parts
+            if p.removeprefix(prefix) in _DTYPES and p != p.removeprefix(prefix)
+        ),
+        otherwise,
+    )
