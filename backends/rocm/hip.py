@@ -129,11 +129,11 @@ def check(call: str, result: Any) -> Any:
 
 
 def opens_by_name() -> bool:
-    """Whether the installed hip-python is one before release 10, which leaves the search to the loader."""
-    try:
-        return importlib.util.find_spec("rocm.bindings") is None
-    except ModuleNotFoundError:
-        return True
+    """Whether the installed hip-python is one before release 10, which leaves the search to the loader.
+
+    Those are a package with a compiled module ``hip.hip``; later ones take it from ``rocm.bindings``.
+    """
+    return package_reason() is None and importlib.util.find_spec("hip.hip") is not None
 
 
 def take_last_error(hip: Any) -> None:

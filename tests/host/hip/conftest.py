@@ -39,9 +39,12 @@ def error(call):
 #: A child's script, variables of its environment, its ROCm folder -> (the JSON value it printed, the calls recorded).
 Child = Callable[..., tuple[Any, list[str]]]
 
+#: Flags of the C compiler -> a ROCm folder.
+Folder = Callable[..., Path]
+
 
 @pytest.fixture(scope="session")
-def rocm(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def rocm(tmp_path_factory: pytest.TempPathFactory) -> Folder:
     """ROCm folders by the flags they were built with."""
     built: dict[tuple[str, ...], Path] = {}
 
@@ -69,7 +72,7 @@ def clang() -> str:
 
 
 @pytest.fixture
-def child(rocm: Callable[..., Path], clang: str, kernel_cache: Path, tmp_path: Path) -> Child:
+def child(rocm: Folder, clang: str, kernel_cache: Path, tmp_path: Path) -> Child:
     """Runs a script after PRELUDE in a process of its own; it prints one JSON value."""
     log = tmp_path / "calls"
 

@@ -6,14 +6,11 @@ the test gives for a GPU. torch's CPU tensors stand in for device memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from .conftest import Child
-
-Folder = Callable[..., Path]
+from .conftest import Child, Folder
 
 
 def test_operations(child: Child) -> None:
