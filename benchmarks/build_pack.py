@@ -100,7 +100,8 @@ def bench_sources(
     ]
     for case in cases:
         plan = planner.plan(operands.problem(case), selection.profile, device)
-        yield planner.kernel_source(plan.kernel, selection.profile, selection.target)
+        for kernel in plan.kernels:
+            yield planner.kernel_source(kernel, selection.profile, selection.target)
     for kernel in probe.kernels("cuda"):
         yield probe.source(kernel, selection)
 

@@ -27,6 +27,8 @@ _FEED_EXPOSED = 0.58
 _EXPOSED = 0.2
 #: Seconds: launch and first bytes; a round of blocks that start anew; handing partial sums round, a block.
 _LAUNCH, _ROUND, _HANDOVER = 3e-6, 1.5e-6, 1e-6
+#: Seconds: the launch of the kernel that adds up slices of K, right behind the first one.
+_SECOND = 2.5e-6
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,17 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-def estimate(problem: GemmProblem, tile: TileConfig, tiles: int, persistent: bool, board: Board) -> Estimate:
-    """The time of `tiles` tiles (of all batches; along m of a whole cluster) of a problem on a board."""
+def estimate(
+    problem: GemmProblem, tile: TileConfig, tiles: int, persistent: bool, board: Board, slices: int = 1
+) -> Estimate:
+    """The time of `tiles` tiles (of all batches and slices; along m of a whole cluster) of a problem on a board."""
     block_m, block_n, block_k = tile.block
     size = problem.a.dtype.bytes
     units = max(1, board.compute_units)
     blocks = max(1, tiles * tile.cluster * tile.split)
     rounds = _ceil(blocks, units * tile.resident)
     side_by_side = min(tile.resident, _ceil(blocks, units))
-    depth = _ceil(_ceil(problem.k, block_k), tile.split) * block_k  # of K, for one block
+    depth = _ceil(_ceil(problem.k, block_k), tile.split * slices) * block_k  # of K, for one block
 
     rate_key = "tf32" if problem.precision == "tf32" else problem.a.dtype.name
     peak = board.peak_flops.get(rate_key) or max(board.peak_flops.values(), default=1e12)
@@ -69,12 +73,15 @@ def estimate(problem: GemmProblem, tile: TileConfig, tiles: int, persistent: boo
     for extent in problem.batch:
         batches *= extent
     traffic = batches * (problem.m * problem.k + problem.n * problem.k) * size
-    traffic += batches * problem.m * problem.n * problem.d.dtype.bytes * (2 if problem.c else 1)
+    results = batches * problem.m * problem.n * problem.d.dtype.bytes
+    traffic += results * (2 if problem.c else 1)
     # Few blocks do not keep the memory busy.
     memory = traffic / memory_rate / min(1.0, blocks / units) ** 0.5
 
     # The shorter of the two hides behind the longer, but not wholly.
     seconds = _LAUNCH + max(compute, memory) + _EXPOSED * min(compute, memory)
+    if slices > 1:  # the second kernel: its launch, and the sums written and read again
+        seconds += _SECOND + 2 * slices * results / (memory_rate * _FEED_RATIO)
     shares = {
         "launch": _LAUNCH + rounds * overhead,
         "memory": memory,

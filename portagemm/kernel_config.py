@@ -16,6 +16,7 @@ from portagemm.hal.dtypes import BY_NAME
 from portagemm.hal.profile import ArchProfile, TileConfig
 from portagemm.hal.source import KernelSource, arch_config, shared_include_dir
 from portagemm.hal.target import Target
+from portagemm.reduce_kernel import ReduceConfig, reduce_text
 
 
 @dataclass(frozen=True)
@@ -252,6 +253,7 @@ class SchedulePart:
         loading_waves: whether waves besides those that compute load: as many as the tile's `loaders`.
         barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
+        lends_stages: whether the store uses the stages' memory instead of its own.
     """
 
     header: str
@@ -261,6 +263,7 @@ class SchedulePart:
     loading_waves: bool = False
     barrier_bytes: int = 0
     persistent: bool = False
+    lends_stages: bool = False
 
 
 SCHEDULES: dict[str, SchedulePart] = {
@@ -280,7 +283,12 @@ SCHEDULES: dict[str, SchedulePart] = {
         barrier_bytes=16,
         persistent=True,
     ),
-    "pingpong": SchedulePart("portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}, 1>", ("vgpr",)),
+    "pingpong": SchedulePart(
+        "portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}>", ("vgpr",), lends_stages=True
+    ),
+    "interleave": SchedulePart(
+        "portagemm/schedule/interleave.hpp", "pg::interleave<{threads}>", ("vgpr",), lends_stages=True
+    ),
     "warp_specialized": SchedulePart(
         "portagemm/schedule/warp_specialized.hpp",
         "pg::warp_specialized<{stages}, {consumers}, {cluster}, {split}, {resident}>",
@@ -340,8 +348,10 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
         strips = block_m * (block_n + 2) * 4
     else:
         strips = 1
-    barriers = max(1, SCHEDULES[config.schedule].barrier_bytes * (tile.stages + 1))
-    return _round_up(stages + _round_up(strips, 16) + _round_up(barriers, 16), _STAGE_ALIGN)
+    schedule = SCHEDULES[config.schedule]
+    barriers = max(1, schedule.barrier_bytes * (tile.stages + 1))
+    data = max(stages, strips) if schedule.lends_stages else stages + _round_up(strips, 16)
+    return _round_up(data + _round_up(barriers, 16), _STAGE_ALIGN)
 
 
 #: Ways from accumulators to D, formatted with element, vector, columns, split, along.
@@ -479,16 +489,20 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
     )
 
 
-def kernel_source(config: KernelConfig, profile: ArchProfile, target: Target) -> KernelSource:
+def kernel_source(config: KernelConfig | ReduceConfig, profile: ArchProfile, target: Target) -> KernelSource:
     """A kernel's source with its header folders: the backend's first, since they choose the vendor."""
+    if isinstance(config, ReduceConfig):
+        text, delay = reduce_text(config, profile), 0
+    else:
+        text, delay = kernel_text(config, profile), config.delay
     return KernelSource(
         symbol=config.symbol(profile.arch),
-        text=kernel_text(config, profile),
+        text=text,
         target=target,
         include_dirs=(
             *registry.get(profile.backend).include_dirs(),
             shared_include_dir(),
             Path(__file__).resolve().parent,
         ),
-        defines=(("PORTAGEMM_DELAY", str(config.delay)),) if config.delay else (),
+        defines=(("PORTAGEMM_DELAY", str(delay)),) if delay else (),
     )

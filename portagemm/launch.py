@@ -9,6 +9,7 @@ import functools
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,15 @@ BOUND = 1024
 
 @dataclass(frozen=True)
 class PreparedGemm:
-    """A kernel loaded on one device for one problem.
+    """The kernels of a plan, loaded on one device for one problem.
 
     Attributes:
         problem, plan, selection: what was prepared, how it was planned, which profile decided.
-        launch: the driver's launch; takes the *problem's* pointers (a, b, c, d, bias), scalars, stream.
+        launch: the driver's launch, or two of them; takes the *problem's* pointers (a, b, c, d, bias), scalars,
+            stream.
         driver: its current_stream(device.index) is the stream to launch on.
-        origin: where the code came from: "memory", "pack", "disk" or "compiled". seconds: what that took.
+        origin: where the (first) kernel's code came from: "memory", "pack", "disk" or "compiled".
+        seconds: what getting all code took.
     """
 
     problem: GemmProblem
@@ -74,6 +77,35 @@ class PreparedGemm:
         if self.problem.swapped:
             a_ptr, b_ptr = b_ptr, a_ptr
         self.launch((a_ptr, b_ptr, c_ptr, d_ptr, bias_ptr), (alpha, beta), stream)
+
+
+@dataclass(frozen=True)
+class SlicedLaunch:
+    """Two launches with fp32 sums in between: slices of K, then the kernel that adds them up.
+
+    The workspace comes from torch's allocator at each call, on the current stream: it may be handed out again as
+    soon as the call has returned, because whatever gets it next is enqueued behind.
+    """
+
+    slices: Launch
+    reduce: Launch
+    device: Device
+    workspace_bytes: int
+
+    def __call__(self, pointers: Sequence[int], scalars: Sequence[float], stream: int) -> None:
+        """See portagemm.hal.program.Launch. Raises torch.OutOfMemoryError where there is no workspace."""
+        a, b, c, d, bias = pointers
+        sums = workspace(self.device, self.workspace_bytes)
+        self.slices((a, b, 0, sums.data_ptr(), 0), (1.0, 0.0), stream)
+        self.reduce((sums.data_ptr(), 0, c, d, bias), scalars, stream)
+
+
+def workspace(device: Device, size: int) -> torch.Tensor:
+    """`size` bytes on the device, whatever they hold, from torch's allocator."""
+    import torch
+
+    where = "cpu" if device.backend == "cpu" else f"cuda:{device.index}"
+    return torch.empty(size, dtype=torch.uint8, device=where)
 
 
 # --- devices and profiles ------------------------------------------------------------------------------
@@ -140,12 +172,12 @@ def rejected(problem: GemmProblem, device: Device) -> list[str]:
 # --- compiling -----------------------------------------------------------------------------------------
 
 
-def source_of(plan: GemmPlan, device: Device) -> KernelSource:
-    """The source of a plan's kernel for a device."""
+def sources_of(plan: GemmPlan, device: Device) -> list[KernelSource]:
+    """The sources of a plan's kernels for a device, in the order they run."""
     from portagemm import plan as planner
 
     selection = selection_of(device)
-    return planner.kernel_source(plan.kernel, selection.profile, selection.target)
+    return [planner.kernel_source(k, selection.profile, selection.target) for k in plan.kernels]
 
 
 def code_of(source: KernelSource) -> CacheResult:
@@ -196,18 +228,21 @@ def _name(compiler: Compiler) -> str:
 
 
 def compile_outlook(device: Device, plan: GemmPlan) -> str:
-    """One sentence for explain: where this kernel's code would come from. Compiles nothing.
+    """One sentence a kernel for explain: where its code would come from. Compiles nothing.
 
     Raises NoCompilerError where it can come from nowhere.
     """
-    source = source_of(plan, device)
-    found = at_hand(source)
-    if found is not None:
-        return f"kernel {source.symbol}: from {found.origin}, made by {found.code.compiler}"
-    compiler = usable_compiler(device.backend)
-    if compiler is None:
-        raise _nowhere(source)
-    return f"kernel {source.symbol}: to be compiled by {compiler.identity()}"
+    outlooks = []
+    for source in sources_of(plan, device):
+        found = at_hand(source)
+        if found is not None:
+            outlooks.append(f"kernel {source.symbol}: from {found.origin}, made by {found.code.compiler}")
+            continue
+        compiler = usable_compiler(device.backend)
+        if compiler is None:
+            raise _nowhere(source)
+        outlooks.append(f"kernel {source.symbol}: to be compiled by {compiler.identity()}")
+    return "; ".join(outlooks)
 
 
 # --- launchers -----------------------------------------------------------------------------------------
@@ -232,16 +267,20 @@ def launcher(problem: GemmProblem, device: Device, plan: GemmPlan | None = None)
             return found
     # Outside the lock: other problems need not wait for a compile, and the cache compiles each kernel once.
     chosen = plan if plan is not None else planner.plan(problem, selection.profile, device)
-    result = code_of(planner.kernel_source(chosen.kernel, selection.profile, selection.target))
     driver = registry.get(device.backend).driver()
-    try:
-        launch = driver.prepare(
-            result.code, planner.launch_config(chosen), planner.arguments(problem, chosen), device.index
-        )
-    except LaunchError as e:
-        batch = "".join(f"{extent}x" for extent in problem.batch)
-        raise LaunchError(f"{e}, for {batch}{problem.m}x{problem.n}x{problem.k}") from e
-    made = PreparedGemm(problem, chosen, selection, device, launch, driver, result.origin, result.seconds)
+    launches, results = [], []
+    for step in planner.steps(problem, chosen, selection.profile, device):
+        results.append(code_of(planner.kernel_source(step.kernel, selection.profile, selection.target)))
+        try:
+            launches.append(driver.prepare(results[-1].code, step.config, step.arguments, device.index))
+        except LaunchError as e:
+            batch = "".join(f"{extent}x" for extent in problem.batch)
+            raise LaunchError(f"{e}, for {batch}{problem.m}x{problem.n}x{problem.k}") from e
+    launch = launches[0]
+    if len(launches) == 2:
+        launch = SlicedLaunch(launches[0], launches[1], device, planner.workspace_bytes(problem, chosen))
+    seconds = sum(result.seconds for result in results)
+    made = PreparedGemm(problem, chosen, selection, device, launch, driver, results[0].origin, seconds)
     with _lock:
         _prepared[key] = made
         while len(_prepared) > BOUND:

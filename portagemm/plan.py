@@ -6,6 +6,7 @@ expects to be fastest. What is measured lives in docs/performance.md.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -29,8 +30,10 @@ from portagemm.kernel_config import (
     shared_bytes,
 )
 from portagemm.problem import MAX_BATCH_DIMS, GemmProblem, Operand, access_bytes, major_of
+from portagemm.reduce_kernel import PITCH, ReduceConfig
+from portagemm.reduce_kernel import threads as reduce_threads
 
-__all__ = ["GemmPlan", "arguments", "candidates", "kernel_source", "launch_config", "plan", "rejections"]
+__all__ = ["GemmPlan", "Step", "candidates", "kernel_source", "plan", "rejections", "steps"]
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class GemmPlan:
     Attributes:
         kernel: what is compiled in.
         grid, block: blocks, and threads of a block. shared_bytes: dynamic shared memory of a block.
-        tiles_m, tiles_n: tiles of one batch (along m of a whole cluster). tiles: of all batches.
+        tiles_m, tiles_n: tiles of one batch (along m of a whole cluster). tiles: of all batches and slices.
         raster: rows of tiles that are walked together.
+        slices: parts of K whose sums go to a workspace in fp32; `reduce`, a second kernel, adds them up.
         cost: the model's estimate in microseconds. limit: what the model says it is spent on (cost.py).
         reasons: why this plan, for `explain`.
     """
@@ -56,7 +60,14 @@ class GemmPlan:
     raster: int
     cost: float
     limit: str
+    slices: int = 1
+    reduce: ReduceConfig | None = None
     reasons: tuple[str, ...] = field(default=(), compare=False)
+
+    @property
+    def kernels(self) -> tuple[KernelConfig | ReduceConfig, ...]:
+        """All kernels the plan runs, in order."""
+        return (self.kernel,) if self.reduce is None else (self.kernel, self.reduce)
 
     @property
     def swap(self) -> bool:
@@ -75,7 +86,9 @@ class GemmPlan:
         return (
             f"{k.schedule}, {t.atom}, tile {'x'.join(map(str, t.block))}, waves {t.waves[0]}x{t.waves[1]}, "
             f"{t.stages} stages, cluster {t.cluster}{f', K split by {t.split}' if t.split > 1 else ''}"
-            f"{', operands swapped' if t.swap else ''}, {copies}, {k.store} store, grid {self.grid} x {self.block}, "
+            f"{', operands swapped' if t.swap else ''}"
+            f"{f', K in {self.slices} slices summed by a second kernel' if self.slices > 1 else ''}, "
+            f"{copies}, {k.store} store, grid {self.grid} x {self.block}, "
             f"{self.tiles} tiles, raster {self.raster}"
         )
 
@@ -229,7 +242,12 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
 
 
 def _launchable(
-    problem: GemmProblem, profile: ArchProfile, device: Device, board: Board, kernel: KernelConfig
+    problem: GemmProblem,
+    profile: ArchProfile,
+    device: Device,
+    board: Board,
+    kernel: KernelConfig,
+    slices: int = 1,
 ) -> GemmPlan:
     tile, schedule = kernel.tile, SCHEDULES[kernel.schedule]
     limits = profile.limits_for(device)
@@ -251,7 +269,7 @@ def _launchable(
         batches *= extent
     if tiles_m * tiles_n >= 1 << 32:
         raise _Rejected(f"{tiles_m} x {tiles_n} tiles of one batch do not fit 32 bits")
-    tiles = tiles_m * tiles_n * batches
+    tiles = tiles_m * tiles_n * batches * slices
     units = max(1, device.compute_units // tile.cluster)
     one_wave = (schedule.persistent and tile.split == 1 and tile.resident == 1) or device.backend == "cpu"
     grid = tiles
@@ -264,7 +282,7 @@ def _launchable(
     grid = max(blocks, min(grid * blocks, limits.grid // blocks * blocks))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
-    expected = estimate(problem, tile, tiles, one_wave, board)
+    expected = estimate(problem, tile, tiles, one_wave, board, slices)
     return GemmPlan(
         kernel=kernel,
         grid=grid,
@@ -276,7 +294,88 @@ def _launchable(
         raster=min(_raster(tile), max(1, tiles_m)),
         cost=expected.seconds * 1e6,
         limit=expected.limit,
+        slices=slices,
     )
+
+
+# --- K in slices ---------------------------------------------------------------------------------------
+
+#: Elements of K that a slice should have: fewer are over before the block has begun.
+_SLICE_DEPTH = 256
+
+
+def _slice_k(k: int, block_k: int, slices: int) -> int:
+    """Elements of K in a slice, in whole steps of the main loop: the last slice has what is left."""
+    return -(-k // slices // block_k) * block_k if slices > 1 else k
+
+
+def _summed(problem: GemmProblem) -> GemmProblem:
+    """The problem of one slice: sums in fp32 into a workspace, rows next to each other, and no epilogue."""
+    row = -(-problem.n // PITCH) * PITCH
+    steps, inner = [], problem.m * row
+    for extent in reversed(problem.batch):
+        steps.append(inner)
+        inner *= extent
+    d = Operand(BY_NAME["fp32"], (row, 1), tuple(reversed(steps)))
+    return replace(problem, d=d, c=None, bias=None, activation="none")
+
+
+def _slice_elements(problem: GemmProblem) -> int:
+    """Elements of the workspace for one slice."""
+    count = problem.m * -(-problem.n // PITCH) * PITCH
+    for extent in problem.batch:
+        count *= extent
+    return count
+
+
+def workspace_bytes(problem: GemmProblem, chosen: GemmPlan) -> int:
+    """Bytes a plan needs for the sums of its slices, 0 where there are none. Contents need not be anything."""
+    return chosen.slices * _slice_elements(problem) * 4 if chosen.slices > 1 else 0
+
+
+def _sliced(
+    problem: GemmProblem,
+    profile: ArchProfile,
+    device: Device,
+    board: Board,
+    schedule: str,
+    tile: TileConfig,
+    slices: int,
+) -> GemmPlan:
+    if tile.swap or tile.split > 1 or tile.cluster > 1:
+        raise _Rejected("K is cut into slices for tiles of one block only, in the operands' own order")
+    block_k = tile.block[2]
+    slices = -(-problem.k // _slice_k(problem.k, block_k, slices))
+    if slices < 2:
+        raise _Rejected(f"K = {problem.k} cannot be cut into slices of steps of {block_k}")
+    part = _summed(problem)
+    plan = _launchable(part, profile, device, board, _kernel(part, profile, schedule, tile), slices)
+    d, vector = problem.d, 1
+    if d.strides[1] == 1:
+        vector = min(PITCH, access_bytes(d, 1) // d.dtype.bytes)
+    second = ReduceConfig(
+        d=d.dtype.name,
+        d_vector=vector,
+        c=problem.c.dtype.name if problem.c else None,
+        bias=problem.bias.dtype.name if problem.bias else None,
+        activation=problem.activation,
+    )
+    return replace(plan, reduce=second)
+
+
+def sliced(problem: GemmProblem, profile: ArchProfile, device: Device, of: GemmPlan, slices: int) -> GemmPlan:
+    """The plan `of` with K cut into about `slices` parts. Raises UnsupportedError where its tile cannot."""
+    try:
+        board = board_for(device, profile)
+        return _sliced(problem, profile, device, board, of.kernel.schedule, of.kernel.tile, slices)
+    except _Rejected as reason:
+        raise UnsupportedError("gemm", f"K in {slices} slices: {reason}", "another plan") from None
+
+
+def _worth_slicing(problem: GemmProblem, device: Device, whole: GemmPlan) -> int:
+    """Slices that fill the device where tiles do not; fewer than 2 where that is not so."""
+    units = device.compute_units * whole.kernel.tile.resident
+    return min(units // max(whole.tiles, 1), problem.k // _SLICE_DEPTH)
 
 
 #: Rows of the output walked together: an L2's worth of A stays while B passes (measured: docs/performance.md).
@@ -305,7 +404,12 @@ def _considered(
             if tile.swap and faced.n > tile.block[1]:
                 raise _Rejected(f"swaps operands for up to {tile.block[1]} rows, there are {faced.n}")
             kernel = _kernel(faced, profile, schedule, tile)
-            plans.append(_launchable(faced, profile, device, board, kernel))
+            whole = _launchable(faced, profile, device, board, kernel)
+            plans.append(whole)
+            slices = _worth_slicing(problem, device, whole)
+            if slices > 1 and not problem.batch_invariant:
+                with contextlib.suppress(_Rejected):
+                    plans.append(_sliced(problem, profile, device, board, schedule, tile, slices))
         except _Rejected as reason:
             name = f"{schedule} {tile.atom} {'x'.join(map(str, tile.block))}"
             rejected.append((name, str(reason)))
@@ -360,15 +464,25 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tabl
 
 
 def _cheapest(plans: list[GemmPlan]) -> tuple[GemmPlan, int]:
-    """(the model's choice, of how many): among the plans with the first one's schedule and atom."""
+    """(the model's choice, of how many): among the plans with the first one's schedule and atom.
+
+    Where blocks of a cluster can share the K of a tile, slices that a second kernel sums are left to tuning: nobody
+    has timed the one against the other.
+    """
     first = plans[0].kernel
-    same = [p for p in plans if (p.kernel.schedule, p.kernel.tile.atom) == (first.schedule, first.tile.atom)]
+    same = [
+        p
+        for p in plans
+        if (p.kernel.schedule, p.kernel.tile.atom) == (first.schedule, first.tile.atom)
+        and (p.slices == 1 or p.kernel.a.copy != "tensor")
+    ]
     return min(same, key=lambda p: p.cost), len(same)
 
 
 def name_of(chosen: GemmPlan) -> str:
-    """The plan's schedule and tile as tuning tables name them."""
-    return tuning.tile_name(chosen.kernel.schedule, chosen.kernel.tile)
+    """The plan's schedule, tile and slices as tuning tables name them."""
+    tile = tuning.tile_name(chosen.kernel.schedule, chosen.kernel.tile)
+    return tile if chosen.slices == 1 else f"{tile} slices{chosen.slices}"
 
 
 def _as_measured(problem: GemmProblem, plans: list[GemmPlan], found: tuning.Found) -> GemmPlan | None:
@@ -430,7 +544,7 @@ def _invariant(problem: GemmProblem, profile: ArchProfile, device: Device, plans
     )
 
     def fixed(candidate: GemmPlan) -> bool:
-        return candidate.kernel.tile.split == 1 and not candidate.swap
+        return candidate.kernel.tile.split == 1 and candidate.slices == 1 and not candidate.swap
 
     choices = [p for p in _considered(typical, profile, device)[0] if fixed(p)]
     if not choices:
@@ -453,8 +567,36 @@ def _invariant(problem: GemmProblem, profile: ArchProfile, device: Device, plans
 # --- launch --------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class Step:
+    """One kernel of a plan: what is compiled, how it is launched, and its argument.
+
+    Pointers come as a, b, c, d, bias: those of the problem, but that the sums of slices are the first step's d and
+    the second one's a.
+    """
+
+    kernel: KernelConfig | ReduceConfig
+    config: LaunchConfig
+    arguments: ArgumentBlock
+
+
+def steps(problem: GemmProblem, chosen: GemmPlan, profile: ArchProfile, device: Device) -> tuple[Step, ...]:
+    """The launches of a plan, in order."""
+    first = Step(chosen.kernel, launch_config(chosen), arguments(problem, chosen))
+    if chosen.reduce is None:
+        return (first,)
+    block = reduce_threads(profile.wave_size)
+    vectors = _reduce_vectors(problem, chosen.reduce)
+    limits = profile.limits_for(device)
+    grid = min(-(-vectors // block), _REDUCE_BLOCKS * device.compute_units, limits.grid)
+    return (
+        first,
+        Step(chosen.reduce, LaunchConfig(grid=grid, block=block), _reduce_arguments(problem, chosen)),
+    )
+
+
 def launch_config(chosen: GemmPlan) -> LaunchConfig:
-    """Launch geometry of a plan."""
+    """Launch geometry of a plan's (first) kernel."""
     return LaunchConfig(
         grid=chosen.grid,
         block=chosen.block,
@@ -464,10 +606,15 @@ def launch_config(chosen: GemmPlan) -> LaunchConfig:
     )
 
 
+#: Blocks of the second kernel for each compute unit, at most: more would only wait for each other.
+_REDUCE_BLOCKS = 8
+
+
 #: gemm_params (hal/include/portagemm/params.hpp): per operand address, two strides, four batch strides; then extents.
 _OPERAND = struct.Struct("<Q2q4q")
-_REST = struct.Struct("<4i4i2fq2i")
+_REST = struct.Struct("<4i4i2fq2i2iq")
 _OPERANDS = 5
+_POINTERS = tuple(i * _OPERAND.size for i in range(_OPERANDS))
 _SCALARS = _OPERANDS * _OPERAND.size + 32
 _PARAMS_BYTES = _OPERANDS * _OPERAND.size + _REST.size
 #: gemm_args adds the copies' arguments, 8-byte aligned where they are empty, 64-byte where they are descriptors.
@@ -482,6 +629,62 @@ def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
     """The kernel's argument: all of gemm_args but addresses, alpha and beta. Pointers come as a, b, c, d, bias."""
     if chosen.swap:
         problem = exchanged(problem)
+    if chosen.slices > 1:
+        slice_k, slice_d = (
+            _slice_k(problem.k, chosen.kernel.tile.block[2], chosen.slices),
+            _slice_elements(problem),
+        )
+        problem = _summed(problem)
+    else:
+        slice_k, slice_d = problem.k, 0
+    block = _params(
+        problem,
+        chosen.raster,
+        chosen.tiles,
+        (chosen.tiles_m, chosen.tiles_n),
+        (chosen.slices, slice_k, slice_d),
+    )
+    maps: tuple[TensorMap, ...] = ()
+    if chosen.kernel.a.copy == "tensor":
+        block += bytes(_TENSOR_ARGS_BYTES - len(block))
+        maps, batched = _tensor_maps(problem, chosen.kernel)
+        constant = (problem.constant_b and chosen.swap, problem.constant_b and not chosen.swap)
+        struct.pack_into("<4i", block, _MAPS_OFFSET + 3 * _MAP_BYTES, *batched, *constant)
+    else:
+        block += bytes(_EMPTY_COPIES_BYTES)
+    offsets = list(_POINTERS)
+    if chosen.swap:
+        offsets[0], offsets[1] = offsets[1], offsets[0]
+        maps = tuple(replace(t, operand=1 - t.operand) if t.operand < 2 else t for t in maps)
+    return ArgumentBlock(
+        template=bytes(block),
+        pointer_offsets=tuple(offsets),
+        scalar_offsets=(_SCALARS, _SCALARS + 4),
+        tensor_maps=maps,
+    )
+
+
+def _reduce_vectors(problem: GemmProblem, second: ReduceConfig) -> int:
+    """Vectors of D that the second kernel writes, in all batches."""
+    count = problem.m * -(-problem.n // second.d_vector)
+    for extent in problem.batch:
+        count *= extent
+    return count
+
+
+def _reduce_arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
+    """The second kernel's argument (reduce_args): the sums of slices are its A."""
+    assert chosen.reduce is not None
+    sums = replace(problem, a=_summed(problem).d)
+    vectors = _reduce_vectors(problem, chosen.reduce)
+    block = _params(sums, 1, vectors, (1, 1), (chosen.slices, problem.k, _slice_elements(problem)))
+    return ArgumentBlock(bytes(block), _POINTERS, (_SCALARS, _SCALARS + 4))
+
+
+def _params(
+    problem: GemmProblem, raster: int, tiles: int, grid: tuple[int, int], slices: tuple[int, int, int]
+) -> bytearray:
+    """gemm_params without addresses, alpha 1 and beta 0."""
     # Kernels decompose a batch index from the innermost extent on; unused extents stand in front.
     pad = MAX_BATCH_DIMS - len(problem.batch)
 
@@ -495,36 +698,8 @@ def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
     for o in (problem.a, problem.b, problem.c, problem.d, problem.bias):
         block += operand(o)
     batch = (*(1,) * pad, *problem.batch)
-    block += _REST.pack(
-        problem.m,
-        problem.n,
-        problem.k,
-        chosen.raster,
-        *batch,
-        1.0,
-        0.0,
-        chosen.tiles,
-        chosen.tiles_m,
-        chosen.tiles_n,
-    )
-    maps: tuple[TensorMap, ...] = ()
-    if chosen.kernel.a.copy == "tensor":
-        block += bytes(_TENSOR_ARGS_BYTES - len(block))
-        maps, batched = _tensor_maps(problem, chosen.kernel)
-        constant = (problem.constant_b and chosen.swap, problem.constant_b and not chosen.swap)
-        struct.pack_into("<4i", block, _MAPS_OFFSET + 3 * _MAP_BYTES, *batched, *constant)
-    else:
-        block += bytes(_EMPTY_COPIES_BYTES)
-    offsets = [i * _OPERAND.size for i in range(_OPERANDS)]
-    if chosen.swap:
-        offsets[0], offsets[1] = offsets[1], offsets[0]
-        maps = tuple(replace(t, operand=1 - t.operand) if t.operand < 2 else t for t in maps)
-    return ArgumentBlock(
-        template=bytes(block),
-        pointer_offsets=tuple(offsets),
-        scalar_offsets=(_SCALARS, _SCALARS + 4),
-        tensor_maps=maps,
-    )
+    block += _REST.pack(problem.m, problem.n, problem.k, raster, *batch, 1.0, 0.0, tiles, *grid, *slices)
+    return block
 
 
 def _tensor_maps(problem: GemmProblem, kernel: KernelConfig) -> tuple[tuple[TensorMap, ...], tuple[int, int]]:

@@ -153,8 +153,9 @@ def sources(wanted: Wanted, profile: ArchProfile, device: Device) -> list[Kernel
         else:
             plans = [plan.plan(problem, profile, device)]
         for chosen in plans:
-            source = plan.kernel_source(chosen.kernel, profile, target)
-            found.setdefault(source.symbol, source)
+            for kernel in chosen.kernels:
+                source = plan.kernel_source(kernel, profile, target)
+                found.setdefault(source.symbol, source)
     if not found:
         raise UnsupportedError("compile", "nothing was asked for", "at least one dtype, layout and shape")
     return list(found.values())

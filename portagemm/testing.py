@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from portagemm.kernel_config import KernelConfig
     from portagemm.plan import GemmPlan
     from portagemm.problem import GemmProblem
+    from portagemm.reduce_kernel import ReduceConfig
 
 #: Elements of guard before and after every operand.
 GUARD = 64
@@ -348,6 +349,21 @@ def _sizes() -> Iterator[Case]:
     yield Case("size", 300, 1000, 2048, a=COL, b=COL, criterion="t16", out=None)
 
 
+def _slices() -> Iterator[Case]:
+    """Few tiles and a deep K: plans that cut K into slices come up, among them."""
+    t16: dict[str, Any] = {"criterion": "t16"}
+    for dtype in ("fp16", "bf16", "fp32"):
+        yield Case("slices", 33, 40, 2100, dtype, b=COL, **t16, quick=dtype == "bf16")
+        yield Case("slices", 24, 72, 1100, dtype, out_dtype="fp32", **t16)
+    bf16: dict[str, Any] = {"dtype": "bf16", "b": COL, **t16}
+    yield Case("slices", 20, 24, 1600, **bf16, alpha=2.0, beta=-1.0, c=ROW, bias="row", activation="relu")
+    yield Case("slices", 20, 26, 1600, **bf16, bias="row", activation="gelu", out_dtype="fp32")
+    yield Case("slices", 9, 17, 1030, **bf16, out=COL)
+    yield Case("slices", 9, 16, 1030, **bf16, out=Memory(step=2))
+    yield Case("slices", 16, 24, 1100, **bf16, batch_a=(2, 3), batch_b=(3,))
+    yield Case("slices", 8, 8, 2048, "bf16", a=COL, b=ROW, out=Memory(offset=4), **t16)
+
+
 def _large() -> Iterator[Case]:
     for dtype in ("bf16", "fp16", "fp32"):
         yield Case("large", 4096, 4096, 512, dtype, b=COL, criterion="t16")
@@ -361,7 +377,7 @@ def _large() -> Iterator[Case]:
 DEVICE_ONLY = frozenset({"large"})
 #: Groups whose cases run under every plan there is. Cases of the others each run under the plan of choice and
 #: one more, a different one from case to case: every tile meets every feature, and kernels stay countable.
-EVERY_PLAN = frozenset({"k_tail", "batch", "large"})
+EVERY_PLAN = frozenset({"k_tail", "batch", "slices", "large"})
 
 
 @lru_cache(maxsize=8)
@@ -377,6 +393,7 @@ def cases(backend: str = "cpu", quick: bool = False) -> tuple[Case, ...]:
         _batches,
         _epilogues,
         _sizes,
+        _slices,
         _large,
     )
     found = {case.id: case for part in parts for case in part()}
@@ -622,18 +639,21 @@ def plans(case: Case, device: Device, every: bool = False) -> Sequence[GemmPlan]
 
     described, profile = problem(case), launch.selection_of(device).profile
     chosen = planner.plan(described, profile, device)
-    others = [p for p in planner.candidates(described, profile, device) if p.kernel != chosen.kernel]
+    taken = planner.name_of(chosen)
+    others = [p for p in planner.candidates(described, profile, device) if planner.name_of(p) != taken]
     if others and not every and case.group not in EVERY_PLAN:
         others = [others[zlib.crc32(case.id.encode()) % len(others)]]
     return (chosen, *others)
 
 
-def kernels(device: Device, quick: bool = False, every: bool = False) -> Sequence[KernelConfig]:
+def kernels(
+    device: Device, quick: bool = False, every: bool = False
+) -> Sequence[KernelConfig | ReduceConfig]:
     """Every kernel the case list needs on a device, each once: what a pack for a device run holds."""
-    found: dict[KernelConfig, None] = {}
+    found: dict[KernelConfig | ReduceConfig, None] = {}
     for case in cases(device.backend, quick):
         for plan in plans(case, device, every):
-            found[plan.kernel] = None
+            found |= dict.fromkeys(plan.kernels)
     return tuple(found)
 
 

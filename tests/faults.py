@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from portagemm import errors, launch, testing
+from portagemm import plan as planner
 from portagemm.ops import _dispatch
 from portagemm.ops import matmul as matmul_module
 from portagemm.ops.gemm import gemm
@@ -149,6 +150,37 @@ def g10_beta_zero(device: str) -> None:
             assert torch.equal(gemm(c, one, alpha=0.0, **OURS), zero)
             assert torch.equal(gemm(one, c, one, alpha=0.0, beta=1.0, **OURS), one)
         assert gemm(c, one, one, beta=1.0, **OURS).isnan().any() or not c.isnan().any()
+
+
+def g11_slices(device: str, shapes: tuple[tuple[int, int, int], ...]) -> list[Any]:
+    """Sums of slices of K go through memory that held NaN: K in 2, 4 and 8 slices, any shape; the prepared calls."""
+    calls = []
+    patch = pytest.MonkeyPatch()
+    real = launch.workspace
+
+    def poisoned(where: Any, size: int) -> Tensor:
+        return real(where, size // 4 * 4).view(torch.float32).fill_(float("nan")).view(torch.uint8)
+
+    patch.setattr(launch, "workspace", poisoned)
+    try:
+        for m, n, k in shapes:
+            case = Case("G11", m, n, k, "bf16", a=COL, criterion="t16")
+            made, hal_device = testing.operands(case, device), launch.device_of(torch.device(device))
+            profile = launch.selection_of(hal_device).profile
+            whole = next(
+                p
+                for p in testing.plans(case, hal_device, every=True)
+                if p.slices == 1 and not p.swap and p.cluster == 1
+            )
+            for slices in (2, 4, 8):
+                plan = planner.sliced(testing.problem(case), profile, hal_device, whole, slices)
+                assert plan.slices > 1
+                result = testing.run_case(case, device, plan, made)
+                assert result.passed, f"{case.id} [{plan.explain()}]: {result.error}"
+                calls.append((made, launch.launcher(testing.problem(case), hal_device, plan)))
+    finally:
+        patch.undo()
+    return calls
 
 
 def g15_subnormals(device: str) -> None:

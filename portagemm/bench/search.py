@@ -143,7 +143,7 @@ class _Race:
         best = ranking[0]
         if final[heuristic] <= final[best] * _NOISE:
             best = heuristic
-        second = next((p for p in ranking if p.kernel != best.kernel), None)
+        second = next((p for p in ranking if planner.name_of(p) != planner.name_of(best)), None)
         return Result(
             best,
             final[best],
@@ -246,8 +246,9 @@ def sources(cases: Iterable[BenchCase], device: Device) -> list[KernelSource]:
     found: dict[str, KernelSource] = {}
     for case in cases:
         for plan in planner.candidates(operands.problem(case), selection.profile, device):
-            source = planner.kernel_source(plan.kernel, selection.profile, selection.target)
-            found.setdefault(source.text, source)
+            for kernel in plan.kernels:
+                source = planner.kernel_source(kernel, selection.profile, selection.target)
+                found.setdefault(source.text, source)
     return list(found.values())
 
 

@@ -19,14 +19,30 @@ struct gemm_args {
 // What a config without descriptors has for copy_args.
 struct no_copy_args {};
 
-template <class Config>
-struct gemm_shared {
+// A schedule that says so lends its stages to the store: nobody is in them between two of its main loops.
+template <class Config, bool Lent>
+struct shared_memory {
     using schedule = typename Config::schedule;
     shared_tile<typename Config::stage_a, schedule::readers> a[schedule::stages];
     shared_tile<typename Config::stage_b, schedule::readers> b[schedule::stages];
     typename Config::store::shared store;
     typename schedule::sync sync;
 };
+template <class Config>
+struct shared_memory<Config, true> {
+    using schedule = typename Config::schedule;
+    union {
+        struct {
+            shared_tile<typename Config::stage_a, schedule::readers> a[schedule::stages];
+            shared_tile<typename Config::stage_b, schedule::readers> b[schedule::stages];
+        };
+        typename Config::store::shared store;
+    };
+    typename schedule::sync sync;
+};
+
+template <class Config>
+using gemm_shared = shared_memory<Config, requires { Config::schedule::lends_stages; }>;
 
 // The steps of one tile, as one role sees them.
 template <class Config, class Role>

@@ -6,7 +6,9 @@ headers reads the bytes as the kernel would and names each field.
 
 from __future__ import annotations
 
+import math
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -78,6 +80,7 @@ void check() {
     entry("bias", strides(p.bias));
     entry("extents", std::vector<i64>{p.m, p.n, p.k, p.raster, p.tiles, p.tiles_m, p.tiles_n});
     entry("batch", std::vector<i64>(p.batch, p.batch + 4));
+    entry("slices", std::vector<i64>{p.slices, p.slice_k, p.slice_d});
     entry("scalars", std::vector<f32>{p.alpha, p.beta});
     entry("pointers", std::vector<i64>{offsetof(args, params.a.ptr), offsetof(args, params.b.ptr),
                                        offsetof(args, params.c.ptr), offsetof(args, params.d.ptr),
@@ -119,6 +122,29 @@ BATCHES = [
 ]
 
 
+@pytest.mark.parametrize("batch", [(), (5, 3)], ids=str)
+def test_slices_of_k(host_check: Any, batch: tuple[int, ...]) -> None:
+    """The first step writes sums in rows of whole vectors, slice after slice; the second one reads just these."""
+    arch = all_profiles()["a100"]
+    device = prebuild.described_device(arch)
+    problem = replace(problem_of(BF16, batch, "k", epilogue=True), k=1000)
+    chosen = plan.sliced(problem, arch, device, plans_of(problem, arch, "multistage"), 3)
+    first, second = plan.steps(problem, chosen, arch, device)
+    assert first.kernel == chosen.kernel and second.kernel == chosen.reduce and chosen.kernel.c is None
+    found = read_back(host_check, problem, chosen, arch)
+    row, count = -(-problem.n // 8) * 8, math.prod(batch)
+    inner = [problem.m * row * step for step in ((3, 1) if batch else ())]
+    assert found["d"] == [row, 1, *(0,) * (4 - len(batch)), *inner]
+    assert found["slices"] == [3, 384, count * problem.m * row], "steps of 64: 384 + 384 + 232"
+    assert plan.workspace_bytes(problem, chosen) == 3 * count * problem.m * row * 4
+    reduced = second.arguments.template
+    assert struct.unpack_from("<2q4q", reduced, 8) == tuple(found["d"]), "its A is the first step's D"
+    assert struct.unpack_from("<2iq", reduced, 336) == (3, problem.k, found["slices"][2])
+    vectors = -(-problem.n // chosen.reduce.d_vector)
+    assert struct.unpack_from("<q", reduced, 320) == (count * problem.m * vectors,)
+    assert second.arguments.pointer_offsets == first.arguments.pointer_offsets == (0, 56, 112, 168, 224)
+
+
 @pytest.mark.parametrize(("profile", "schedule", "batch"), BATCHES, ids=str)
 def test_argument_block(host_check: Any, profile: str, schedule: str, batch: tuple[int, ...]) -> None:
     arch = all_profiles()[profile]
@@ -132,6 +158,7 @@ def test_argument_block(host_check: Any, profile: str, schedule: str, batch: tup
     extents = [problem.m, problem.n, problem.k, chosen.raster, chosen.tiles, chosen.tiles_m, chosen.tiles_n]
     assert found["extents"] == extents
     assert found["batch"] == [*(1 for _ in pad), *batch]
+    assert found["slices"] == [1, problem.k, 0]
     assert found["scalars"] == [1.0, 0.0]
     assert found["pointers"] == list(block.pointer_offsets)
     assert found["scalar_offsets"] == list(block.scalar_offsets)

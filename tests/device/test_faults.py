@@ -123,6 +123,23 @@ def test_g10_beta_zero(gpu: str) -> None:
     faults.g10_beta_zero(gpu)
 
 
+def test_g11_slices_of_k(gpu: str) -> None:
+    """Poisoned workspaces, and 100 replays of each call with the bytes of the first."""
+    for made, prepared in faults.g11_slices(gpu, ((546, 9728, 2560), (33, 40, 520))):
+        a, b = made.a.view, made.b.view
+        out = torch.empty(a.shape[0], b.shape[1], dtype=torch.bfloat16, device=gpu)
+        call = (a.data_ptr(), b.data_ptr(), 0, out.data_ptr(), 0)
+        prepared(*call)
+        first = out.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            prepared(*call)
+        for _ in range(100):
+            out.fill_(float("nan"))
+            graph.replay()
+            assert torch.equal(testing.bits(out), testing.bits(first))
+
+
 def test_g15_subnormals(gpu: str) -> None:
     faults.g15_subnormals(gpu)
 

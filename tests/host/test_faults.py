@@ -90,6 +90,10 @@ def test_g37_plans_respect_the_device(name: str) -> None:
     assert sum("the device has 101376" in why for why in reasons) >= len(larger)
 
 
+def test_g11_slices_of_k() -> None:
+    faults.g11_slices("cpu", ((546, 1216, 2560), (33, 40, 520)))
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("name", ["h100", "a100", "rtx4090", "mi250x", "cpu"])
 @pytest.mark.parametrize("column_major_out", [False, True])

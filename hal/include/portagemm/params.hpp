@@ -22,10 +22,12 @@ struct gemm_params {
     i32 raster;                 // 292: rows of tiles walked together (L2 reuse)
     i32 batch[max_batch_dims];  // 296: extents, innermost last, 1 where unused
     f32 alpha, beta;            // 312, 316
-    i64 tiles;                  // 320: tiles of all batches
+    i64 tiles;                  // 320: tiles of all batches and slices
     i32 tiles_m, tiles_n;       // 328, 332: tiles of one batch
+    i32 slices, slice_k;        // 336, 340: parts of K that are separate work, and the elements of K in each
+    i64 slice_d;                // 344: elements of D from one slice's sums to the next one's
 };
 
-static_assert(sizeof(operand) == 56 && sizeof(gemm_params) == 336);
+static_assert(sizeof(operand) == 56 && sizeof(gemm_params) == 352);
 
 }  // namespace pg

@@ -9,12 +9,14 @@ struct work {
     i64 batch;           // linear index over gemm_params::batch
     i32 m, n;            // origin of the tile
     i32 k_begin, k_end;  // elements
+    i32 slice;           // which part of K, where each has sums of its own (reduce.hpp adds them up)
 };
 
 // Tiles are dealt to blocks (to clusters) round-robin, so a grid of any size covers them: one block a tile, or a
 // persistent grid. Within a batch they are walked in bands of `raster` rows of tiles, column by column, so that the
 // blocks that run together share rows of A and columns of B in the last-level cache. The blocks of a cluster take
-// neighbouring tiles along M (Cluster > 1), or equal parts of K of one tile (Split > 1).
+// neighbouring tiles along M (Cluster > 1), or equal parts of K of one tile (Split > 1). Slices of K are walked like
+// batches, as the innermost of them.
 template <class Tile, int Cluster, int Split>
 struct tile_scheduler {
     const gemm_params& p;
@@ -40,6 +42,13 @@ struct tile_scheduler {
         w.n = i32(in_band / height) * Tile::n;
         w.k_begin = 0;
         w.k_end = p.k;
+        w.slice = 0;
+        if (p.slices > 1) {
+            w.slice = i32(w.batch % u32(p.slices));
+            w.batch /= u32(p.slices);
+            w.k_begin = min(p.k, w.slice * p.slice_k);
+            w.k_end = min(p.k, w.k_begin + p.slice_k);
+        }
         if constexpr (Split > 1) {
             const i32 steps = ceil_div(ceil_div(p.k, Tile::k), Split);
             w.k_begin = min(p.k, vendor::cluster_rank() * steps * Tile::k);

@@ -30,8 +30,8 @@ PG_DEVICE void store_vector(ElementD* d, const f32* value, const Epilogue& e, co
 }
 
 template <class ElementD>
-PG_DEVICE ElementD* output_of_batch(const gemm_params& p, i64 batch) {
-    return static_cast<ElementD*>(const_cast<void*>(p.d.ptr)) + batch_offset(p.d, p, batch);
+PG_DEVICE ElementD* output_of(const gemm_params& p, const work& w) {
+    return static_cast<ElementD*>(const_cast<void*>(p.d.ptr)) + batch_offset(p.d, p, w.batch) + w.slice * p.slice_d;
 }
 
 // Straight from where the accumulators are: for machines that keep them in memory anyway (the CPU).
@@ -50,7 +50,7 @@ struct direct_store {
         const gemm_params& p = args.params;
         const i32 lane = role.thread % atom::lanes;
         const coord origin = Tile::wave_origin(role.thread / atom::lanes);
-        ElementD* d = output_of_batch<ElementD>(p, w.batch);
+        ElementD* d = output_of<ElementD>(p, w);
         for (i32 i = 0; i < Tile::atoms_m; i++) {
             for (i32 j = 0; j < Tile::atoms_n; j++) {
                 for (i32 r = 0; r < atom::c_size; r += run) {
@@ -90,7 +90,7 @@ struct staged_store {
         const i32 wave = role.thread / lanes, lane = role.thread % lanes;
         const coord origin = Tile::wave_origin(wave);
         f32* strip = memory.strip[wave];
-        ElementD* d = output_of_batch<ElementD>(p, w.batch);
+        ElementD* d = output_of<ElementD>(p, w);
         PG_UNROLL
         for (i32 i = 0; i < Tile::atoms_m; i++) {
             PG_UNROLL

@@ -60,6 +60,7 @@ def _install(monkeypatch: pytest.MonkeyPatch, backend: gfx90a.Backend) -> None:
         pytest.skip(reason)
     monkeypatch.setattr(registry, "get", lambda name: backend if name == "rocm" else _real_get(name))
     monkeypatch.setattr(launch, "_device", _Devices())
+    monkeypatch.setattr(launch, "workspace", lambda device, size: torch.empty(size, dtype=torch.uint8))
 
 
 _BACKEND = gfx90a.Backend()

@@ -350,7 +350,7 @@ struct split_store {
             }
         }
         arrived.wait_for_cluster(0);
-        ElementD* d = output_of_batch<ElementD>(p, w.batch);
+        ElementD* d = output_of<ElementD>(p, w);
         constexpr i32 vectors = rows * Tile::n / Vector;
         PG_ROLLED
         for (i32 v = role.thread; v < vectors; v += Tile::threads) {
