@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from portagemm.hal import environment, registry
@@ -33,12 +33,14 @@ class BackendReport:
     """One backend: why it cannot run here (None if it can), its compilers, its devices.
 
     compilers: identity -> reason why it cannot be used, or None.
+    notes: what the environment does to the list of devices (masks, what they hide).
     """
 
     name: str
     unavailable: str | None
     devices: tuple[DeviceReport, ...] = ()
     compilers: Mapping[str, str | None] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def _backend(name: str) -> BackendReport:
         except (PortaGemmError, OSError, RuntimeError) as error:
             reason, identity = str(error), type(compiler).__name__
         compilers[identity] = reason
-    return BackendReport(name, backend.unavailable_reason(), reports, compilers)
+    notes: Callable[[], tuple[str, ...]] | None = getattr(backend, "notes", None)  # not every backend has any
+    return BackendReport(name, backend.unavailable_reason(), reports, compilers, notes() if notes else ())
 
 
 def _devices(name: str) -> tuple[tuple[Device, ...], str | None]:

@@ -51,10 +51,12 @@ class RocmBackend:
         if not kfd.TOPOLOGY.is_dir():
             return _probe_elsewhere()[1]  # WSL2 has the runtime without /sys/class/kfd
         if not self.devices():
-            return (
-                "every AMD GPU is hidden by ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES"
-            )
+            return f"every AMD GPU is hidden: {'; '.join(kfd.notes())}"
         return None
+
+    def notes(self) -> tuple[str, ...]:
+        """What this process's environment does to the list of devices, for `portagemm devices`. Never raises."""
+        return kfd.notes()
 
     def devices(self) -> Sequence[Device]:
         """The devices in HIP's order, read from the kernel's topology; without one, by a child process.

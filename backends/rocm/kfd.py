@@ -2,7 +2,8 @@
 
 KFD (the compute part of amdgpu) shows one folder a node under ``/sys/class/kfd/kfd/topology/nodes``. CPUs are
 nodes too (no SIMDs); an APU is one node that is both. ROCm's runtime enumerates the nodes in this order, so
-does this module, then applies the same two layers of masks. An MI250X is two nodes: each die is a device.
+does this module, then applies the same two layers of masks. An MI250X is two nodes: each die is a device. So
+is each partition of an MI300X that is cut into several; its compute units are then that partition's.
 """
 
 from __future__ import annotations
@@ -14,11 +15,33 @@ from pathlib import Path
 
 from portagemm.hal.device import Device
 
+from . import pci
+from .visible import Visible, override, visible
+
 #: Where the kernel shows its compute topology; tests give another folder.
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology")
 
 _KFD_DEVICE = Path("/dev/kfd")
-_DRM = Path("/sys/class/drm")
+
+# Bit of `capability`, and type of an io_link (kernel: kfd_topology.h, kfd_crat.h).
+_SRAM_ECC = 0x04000000
+_XGMI = 11
+
+#: PCI device ids of packages with two dies: MI250X, MI250 (libdrm's amdgpu.ids).
+_TWO_DIES = frozenset({0x7408, 0x740C})
+
+#: Targets with a feature of that name (LLVM, "User Guide for AMDGPU Backend", processors).
+_HAS_SRAMECC = frozenset({"gfx906", "gfx908", "gfx90a", "gfx942", "gfx950"})
+_HAS_XNACK = _HAS_SRAMECC | {
+    "gfx900",
+    "gfx902",
+    "gfx904",
+    "gfx909",
+    "gfx90c",
+    "gfx1010",
+    "gfx1011",
+    "gfx1012",
+}
 
 
 @dataclass(frozen=True)
@@ -32,7 +55,9 @@ class Node:
         memory_bandwidth: bytes per second from the bank's width and clock (0: unknown).
         integrated: the node is an APU's graphics part.
         unique_id: what a ``GPU-...`` mask names, 0 if the chip has none.
-        render_minor: number of its ``/dev/dri/renderD*``.
+        device_id: the chip's PCI device id. address: PCI address ("" unknown).
+        sram_ecc: error correction of its on-chip memories is on (the feature sramecc).
+        links: XGMI neighbours: node number -> MB/s of all links to it.
     """
 
     number: int
@@ -46,7 +71,10 @@ class Node:
     memory_bandwidth: float
     integrated: bool
     unique_id: int
-    render_minor: int
+    device_id: int
+    address: str
+    sram_ecc: bool
+    links: Mapping[int, int]
 
     @property
     def arch(self) -> str:
@@ -109,8 +137,29 @@ def _node(folder: Path) -> Node | None:
         ),
         integrated=facts.get("cpu_cores_count", 0) > 0,
         unique_id=facts.get("unique_id", 0),
-        render_minor=facts.get("drm_render_minor", -1),
+        device_id=facts.get("device_id", 0),
+        address=_address(facts),
+        sram_ecc=bool(facts.get("capability", 0) & _SRAM_ECC),
+        links=_links(folder),
     )
+
+
+def _address(facts: Mapping[str, int]) -> str:
+    """``0000:83:00.0`` of domain and location_id: bus in bits 15:8, device in 7:3, function in 2:0."""
+    place = facts.get("location_id")
+    if place is None:
+        return ""
+    return f"{facts.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+
+
+def _links(folder: Path) -> dict[int, int]:
+    """XGMI links of a node. NOTE: direct ones are io_links, others of the hive p2p_links: only the first count."""
+    found: dict[int, int] = {}
+    for link in _children(folder / "io_links"):
+        facts = _properties(link / "properties")
+        if facts.get("type") == _XGMI and "node_to" in facts:
+            found[facts["node_to"]] = facts.get("max_bandwidth", 0)
+    return found
 
 
 def nodes(topology: Path | None = None) -> tuple[Node, ...]:
@@ -119,61 +168,43 @@ def nodes(topology: Path | None = None) -> tuple[Node, ...]:
     return tuple(n for n in found if n is not None)
 
 
-def _masked(items: Sequence[Node], mask: str | None) -> tuple[Node, ...]:
-    """What a visible-devices variable leaves: ordinals or ``GPU-<unique id>``, in its order.
+def seen(items: Sequence[Node], environ: Mapping[str, str] | None = None) -> Visible[Node]:
+    """What the masks of the environment leave of the nodes, in HIP's order."""
+    return visible(items, lambda node: node.unique_id, os.environ if environ is None else environ)
 
-    As in ROCm, the list ends at the first entry that names no device; an empty value hides all.
+
+def features(node: Node, environ: Mapping[str, str]) -> str:
+    """``sramecc+:xnack-``, as the runtime has it behind the target's name; "" for a target without features.
+
+    xnack is a choice of the process (HSA_XNACK) and off by default.
     """
-    if mask is None:
-        return tuple(items)
-    chosen: list[Node] = []
-    for token in (t.strip() for t in mask.split(",")):
-        if token.isdigit() and int(token) < len(items):
-            node = items[int(token)]
-        elif token.upper().startswith("GPU-"):
-            matches = [
-                n for n in items if n.unique_id and f"{n.unique_id:x}" == token[4:].lower().lstrip("0")
-            ]
-            if len(matches) != 1:
-                break
-            node = matches[0]
-        else:
-            break
-        if node in chosen:
-            break
-        chosen.append(node)
-    return tuple(chosen)
+    parts = []
+    if node.arch in _HAS_SRAMECC:
+        parts.append("sramecc" + ("+" if node.sram_ecc else "-"))
+    if node.arch in _HAS_XNACK:
+        parts.append("xnack" + ("+" if environ.get("HSA_XNACK") == "1" else "-"))
+    return ":".join(parts)
 
 
-def visible(items: Sequence[Node], environ: Mapping[str, str] | None = None) -> tuple[Node, ...]:
-    """Apply ROCR_VISIBLE_DEVICES (the runtime's), then HIP_VISIBLE_DEVICES or, failing that,
-    CUDA_VISIBLE_DEVICES (HIP's): HIP's ordinals count what the runtime's mask has left.
+def other_die(node: Node, items: Sequence[Node]) -> Node | None:
+    """The second die of the package `node` is one of, or None.
+
+    The dies of an MI250X have more XGMI links to each other than to any other package: each must be the one
+    best linked neighbour of the other.
     """
-    env = os.environ if environ is None else environ
-    # An empty HIP mask counts as not set: that is how HIP reads it.
-    outer = env.get("HIP_VISIBLE_DEVICES") or env.get("CUDA_VISIBLE_DEVICES") or None
-    return _masked(_masked(items, env.get("ROCR_VISIBLE_DEVICES")), outer)
+    best = _best_linked(node, items)
+    return best if best is not None and _best_linked(best, items) is node else None
 
 
-def overridden_arch(environ: Mapping[str, str] | None = None) -> str | None:
-    """The arch HSA_OVERRIDE_GFX_VERSION (``9.0.10``) makes the runtime report, or None."""
-    env = os.environ if environ is None else environ
-    parts = env.get("HSA_OVERRIDE_GFX_VERSION", "").split(".")
-    if len(parts) != 3 or not all(p.isdigit() for p in parts):
-        return None
-    major, minor, stepping = (int(p) for p in parts)
-    return arch_of(major * 10000 + minor * 100 + stepping)
-
-
-def _product_name(node: Node) -> str:
-    for file in ("product_name", "product_number"):
-        try:
-            text = (_DRM / f"renderD{node.render_minor}" / "device" / file).read_text().strip()
-        except OSError:
-            continue
-        if text:
-            return text
-    return node.name or f"AMD {node.arch}"
+def _best_linked(node: Node, items: Sequence[Node]) -> Node | None:
+    rates = [
+        (node.links[n.number], n)
+        for n in items
+        if n is not node and n.number in node.links and {n.device_id, node.device_id} <= _TWO_DIES
+    ]
+    most = max((rate for rate, _ in rates), default=0)
+    found = [n for rate, n in rates if rate == most]
+    return found[0] if len(found) == 1 else None
 
 
 def _driver_version() -> str:
@@ -185,20 +216,19 @@ def _driver_version() -> str:
 
 def devices(topology: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[Device, ...]:
     """The visible nodes as Devices, numbered as HIP numbers them. Never raises."""
-    override = overridden_arch(environ)
+    env = os.environ if environ is None else environ
+    everything = nodes(topology)
+    shown = seen(everything, env).items
     found = []
-    for index, node in enumerate(visible(nodes(topology), environ)):
-        notes = [f"KFD node {node.number}"]
-        if node.integrated:
-            notes.append("integrated (APU)")
-        if override and override != node.arch:
-            notes.append(f"HSA_OVERRIDE_GFX_VERSION: {node.arch} reported as {override}")
+    for index, node in enumerate(shown):
+        asked = override(node.number, env)
+        arch = arch_of(_decimal(asked.version)) if asked and asked.version else node.arch
         found.append(
             Device(
                 backend="rocm",
                 index=index,
-                name=_product_name(node),
-                arch=override or node.arch,
+                name=pci.product(node.address) or node.name or f"AMD {node.arch}",
+                arch=arch,
                 compute_units=node.compute_units,
                 l2_bytes=node.l2_bytes,
                 memory_bytes=node.memory_bytes,
@@ -206,10 +236,67 @@ def devices(topology: Path | None = None, environ: Mapping[str, str] | None = No
                 threads_per_block=1024,
                 memory_bandwidth=node.memory_bandwidth,
                 driver_version=_driver_version(),
-                notes=tuple(notes),
+                notes=_notes(node, shown, everything, env),
             )
         )
     return tuple(found)
+
+
+def _decimal(version: tuple[int, int, int]) -> int:
+    major, minor, stepping = version
+    return major * 10000 + minor * 100 + stepping
+
+
+def _notes(
+    node: Node, shown: Sequence[Node], everything: Sequence[Node], environ: Mapping[str, str]
+) -> tuple[str, ...]:
+    """What `portagemm devices` shows of a node beside its figures."""
+    where = f"KFD node {node.number}"
+    notes = [f"{where}, PCI {node.address}" if node.address else where, features(node, environ)]
+    notes += [_partition_note(node, everything), _die_note(node, shown, everything)]
+    if node.integrated:
+        cards = [f"rocm:{i}" for i, n in enumerate(shown) if not n.integrated]
+        notes.append("integrated (APU)" + (f", beside {' '.join(cards)}" if cards else ""))
+    asked = override(node.number, environ)
+    if asked is not None and asked.version is None:
+        notes.append(f"{asked.variable}={asked.value} is not major.minor.stepping: ROCm stops at it")
+    elif asked is not None and asked.version is not None:
+        arch = arch_of(_decimal(asked.version))
+        same = "as it is" if arch == node.arch else f"though it is {node.arch}: unsupported by AMD"
+        notes.append(f"{asked.variable}={asked.value} makes ROCm report {arch}, {same}")
+    return tuple(note for note in notes if note)
+
+
+def _partition_note(node: Node, everything: Sequence[Node]) -> str:
+    # Partitions of a GPU differ at most in the function: kernels have put their number there, or in high bits.
+    slot = node.address.rpartition(".")[0]
+    if not slot:
+        return ""
+    siblings = [n for n in everything if n.address.rpartition(".")[0] == slot and n.arch == node.arch]
+    modes = pci.partitioning(node.address if len(siblings) == 1 else f"{slot}.0")
+    if not modes.compute:
+        return ""
+    memory = f", memory mode {modes.memory}" if modes.memory else ""
+    if modes.compute == "SPX":
+        return f"compute partition mode SPX{memory}"
+    return f"partition {siblings.index(node) + 1} of {len(siblings)} (compute mode {modes.compute}{memory})"
+
+
+def _die_note(node: Node, shown: Sequence[Node], everything: Sequence[Node]) -> str:
+    if node.device_id not in _TWO_DIES:
+        return ""
+    other = other_die(node, everything)
+    if other is None:
+        return "one of a package's two dies"
+    where = f"rocm:{shown.index(other)}" if other in shown else f"KFD node {other.number}, hidden"
+    return f"one of a package's two dies, the other is {where}"
+
+
+def notes(topology: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """What the environment does to the list of devices, and which it hides. Never raises."""
+    found = seen(nodes(topology), environ)
+    hidden = ", ".join(f"KFD node {n.number} ({n.arch})" for n in found.hidden)
+    return (*found.notes, f"hidden: {hidden}") if hidden else found.notes
 
 
 def access_reason(topology: Path | None = None, device_file: Path | None = None) -> str | None:

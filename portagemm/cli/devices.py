@@ -37,7 +37,11 @@ def _plain(found: Inventory) -> dict[str, Any]:
         "environment": {"kind": found.environment.kind, "lines": found.environment.describe()},
         "devices": [_plain_device(report) for report in found.devices],
         "backends": {
-            backend.name: {"unavailable": backend.unavailable, "compilers": dict(backend.compilers)}
+            backend.name: {
+                "unavailable": backend.unavailable,
+                "compilers": dict(backend.compilers),
+                "notes": list(backend.notes),
+            }
             for backend in found.backends
         },
     }
@@ -74,6 +78,8 @@ def _print(found: Inventory) -> None:
     click.echo()
     for backend in found.backends:
         click.secho(f"backend {backend.name}: {backend.unavailable or 'usable'}", bold=True)
+        for note in backend.notes:
+            click.echo(f"  {note}")
         for name, reason in backend.compilers.items():
             click.echo(f"  compiler {name}: {reason or 'usable'}")
 

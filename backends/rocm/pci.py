@@ -1,0 +1,62 @@
+"""What amdgpu shows of a GPU under its PCI address: product name, and how it is cut into partitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Where the kernel lists PCI devices, and libdrm's list of product names; tests give others.
+DEVICES = Path("/sys/bus/pci/devices")
+PRODUCTS = Path("/usr/share/libdrm/amdgpu.ids")
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """Modes of an Instinct GPU, "" where the chip has none.
+
+    Attributes:
+        compute: SPX, DPX, TPX, QPX or CPX: one, two, three, four or as many devices as it has dies.
+        memory: NPS1, NPS2, NPS4 or NPS8: into how many pools its memory is cut.
+    """
+
+    compute: str = ""
+    memory: str = ""
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def partitioning(address: str, devices: Path | None = None) -> Partitioning:
+    """The modes of the GPU at ``0000:83:00.0``. Never raises."""
+    folder = (devices or DEVICES) / address
+    return Partitioning(
+        _text(folder / "current_compute_partition").upper(),
+        _text(folder / "current_memory_partition").upper(),
+    )
+
+
+def product(address: str, devices: Path | None = None, products: Path | None = None) -> str:
+    """The product's name: the board's own (Instinct), else libdrm's for its device id and revision, else ""."""
+    folder = (devices or DEVICES) / address
+    name = _text(folder / "product_name")
+    if name:
+        return name
+    device, revision = _hex(_text(folder / "device")), _hex(_text(folder / "revision"))
+    if device is None or revision is None:
+        return ""
+    for line in _text(products or PRODUCTS).splitlines():
+        parts = [part.strip() for part in line.split(",", 2)]
+        if len(parts) == 3 and (_hex(parts[0]), _hex(parts[1])) == (device, revision):
+            return parts[2]
+    return ""
+
+
+def _hex(text: str) -> int | None:
+    try:
+        return int(text, 16)
+    except ValueError:
+        return None

@@ -1,0 +1,115 @@
+"""Which GPUs a process may use, by environment: two layers of masks, and the override of a GPU's target.
+
+What the variables mean is what their readers do: ROCr (`amd_filter_device.cpp`) for ROCR_VISIBLE_DEVICES, its thunk
+(`topology.c`) for HSA_OVERRIDE_GFX_VERSION, HIP (`rocdevice.cpp`) for HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+INNER = "ROCR_VISIBLE_DEVICES"
+OUTER = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+
+
+@dataclass(frozen=True)
+class Visible(Generic[T]):
+    """What the masks leave.
+
+    Attributes:
+        items: visible ones, in HIP's order. hidden: the others, in theirs.
+        notes: one sentence for each variable that is set, with its effect.
+    """
+
+    items: tuple[T, ...]
+    hidden: tuple[T, ...]
+    notes: tuple[str, ...]
+
+
+def visible(items: Sequence[T], identity: Callable[[T], int], environ: Mapping[str, str]) -> Visible[T]:
+    """Apply the runtime's mask, then HIP's, whose ordinals count what the runtime's has left.
+
+    Args:
+        identity: an item's unique id, 0 if it has none.
+    """
+    notes = []
+    inner = environ.get(INNER)
+    left = tuple(items) if inner is None else _masked(items, inner, identity, strict=False)
+    if inner is not None:
+        notes.append(f"{INNER}={inner} leaves {_count(len(left), len(items))}")
+    # HIP takes an empty mask for none at all, and the second variable only where the first says nothing.
+    name = next((n for n in OUTER if environ.get(n)), None)
+    chosen = left if name is None else _masked(left, environ[name], identity, strict=True)
+    if name is not None:
+        of = _count(len(chosen), len(left))
+        numbered = f" (it counts what {INNER} leaves)" if inner is not None else ""
+        notes.append(f"{name}={environ[name]} leaves {of}{numbered}")
+        if inner is not None and len(chosen) < min(len(left), environ[name].count(",") + 1):
+            notes.append(
+                f"set one of {INNER} and {name}, not both: the second counts what the first has left"
+            )
+        if name == OUTER[0] and environ.get(OUTER[1]):
+            notes.append(f"{OUTER[1]} is not read where {OUTER[0]} is set")
+    if environ.get("GPU_DEVICE_ORDINAL"):
+        notes.append("GPU_DEVICE_ORDINAL is set: OpenCL reads it, HIP does not")
+    return Visible(chosen, tuple(i for i in items if i not in chosen), tuple(notes))
+
+
+def _count(left: int, of: int) -> str:
+    return f"{left} of {of} GPU{'s' if of != 1 else ''}"
+
+
+def _masked(items: Sequence[T], mask: str, identity: Callable[[T], int], strict: bool) -> tuple[T, ...]:
+    """What a list of ordinals or ``GPU-<unique id>`` leaves, in its order. It ends at its first unknown entry.
+
+    `strict` is HIP's reading: no spaces, no leading zeros, and an entry named twice counts once. ROCr strips
+    spaces and ends the list at a repeated entry.
+    """
+    chosen: list[T] = []
+    for entry in mask.split(","):
+        token = entry if strict else entry.strip()
+        found = _named(items, token, identity)
+        if found is None or (strict and token.isdigit() and token != str(int(token))):
+            break
+        if found in chosen:
+            if strict:
+                continue
+            break
+        chosen.append(found)
+    return tuple(chosen)
+
+
+def _named(items: Sequence[T], token: str, identity: Callable[[T], int]) -> T | None:
+    if token.isascii() and token.isdigit():
+        return items[int(token)] if int(token) < len(items) else None
+    if token.upper().startswith("GPU-"):
+        wanted = token[4:].lower().lstrip("0")
+        matches = [i for i in items if identity(i) and f"{identity(i):x}" == wanted]
+        return matches[0] if len(matches) == 1 else None
+    return None
+
+
+@dataclass(frozen=True)
+class Override:
+    """What HSA_OVERRIDE_GFX_VERSION asks for: `version` as (major, minor, stepping), None where it is nonsense."""
+
+    variable: str
+    value: str
+    version: tuple[int, int, int] | None
+
+
+def override(node: int, environ: Mapping[str, str]) -> Override | None:
+    """The override of a KFD node: ``HSA_OVERRIDE_GFX_VERSION_<node>`` goes before the one for all. None: none."""
+    for variable in (f"{OVERRIDE}_{node}", OVERRIDE):
+        value = environ.get(variable)
+        if value is not None:
+            parts = value.split(".")
+            numbers = [int(p) for p in parts if p.isascii() and p.isdigit()]
+            fits = len(parts) == len(numbers) == 3 and numbers[0] <= 63 and max(numbers[1:]) <= 255
+            return Override(variable, value, (numbers[0], numbers[1], numbers[2]) if fits else None)
+    return None
