@@ -278,22 +278,34 @@ def file_system(path: str | os.PathLike[str], host: Host | None = None) -> str:
     return kind
 
 
+#: Lines of /proc/cpuinfo that decide what a compiler makes of "native", on x86, Arm, POWER and RISC-V.
+_CPU_KEYS = (
+    "vendor_id", "cpu family", "model", "flags",
+    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
+    "cpu", "isa", "uarch",
+)  # fmt: skip
+
+
+def first_processor(host: Host | None = None) -> dict[str, str]:
+    """The first entry of /proc/cpuinfo; empty where there is none."""
+    entry: dict[str, str] = {}
+    for line in (host or Host()).text("/proc/cpuinfo", 1 << 16).strip().split("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        entry[key.strip()] = value.strip()
+    return entry
+
+
 @cache
 def cpu_identity() -> str:
-    """Names what a binary for "this CPU" depends on: machine and instruction-set features, as a digest."""
+    """``x86_64-`` and 16 hex digits: differs between CPUs for which "native" code differs."""
     return cpu_identity_of(Host())
 
 
 def cpu_identity_of(host: Host) -> str:
     """`cpu_identity` of any host."""
-    info = host.text("/proc/cpuinfo", 1 << 16)
-    features: set[str] = set()
-    for line in info.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("flags", "Features", "isa"):
-            features |= set(value.split())
-            break
-    if not features:  # not Linux: the model's name is the next best thing
-        features = {platform.processor(), platform.platform()}
-    digest = hashlib.sha256(" ".join(sorted(features)).encode()).hexdigest()[:16]
+    entry = first_processor(host)
+    facts = [" ".join(sorted(entry.get(key, "").split())) for key in _CPU_KEYS]
+    if not any(facts):  # not Linux: the model's name is the next best thing
+        facts = [platform.processor(), platform.platform()]
+    digest = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
     return f"{platform.machine()}-{digest}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import platform
@@ -10,26 +9,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-#: Lines of /proc/cpuinfo that decide what a compiler makes of "native", on x86, Arm, POWER and RISC-V.
-_FEATURE_KEYS = (
-    "vendor_id", "cpu family", "model", "flags",
-    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
-    "cpu", "isa", "uarch",
-)  # fmt: skip
+from portagemm.hal import environment
 
 
 @cache
 def _first_processor() -> dict[str, str]:
-    """The first entry of /proc/cpuinfo; empty where there is none."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(errors="replace")
-    except OSError:
-        return {}
-    entry: dict[str, str] = {}
-    for line in text.strip().split("\n\n")[0].splitlines():
-        key, _, value = line.partition(":")
-        entry[key.strip()] = value.strip()
-    return entry
+    return environment.first_processor()
 
 
 def name() -> str:
@@ -39,16 +24,9 @@ def name() -> str:
     return known or platform.processor() or platform.machine() or "CPU"
 
 
-@cache
 def features_digest() -> str:
     """8 hex digits that differ between CPUs for which a compiler generates different "native" code."""
-    entry = _first_processor()
-    facts = [platform.machine()]
-    for key in _FEATURE_KEYS:
-        facts.append(" ".join(sorted(entry.get(key, "").split())))
-    if not entry:
-        facts.append(platform.processor())
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:8]
+    return environment.cpu_identity().rpartition("-")[2][:8]
 
 
 def usable_cores() -> int:

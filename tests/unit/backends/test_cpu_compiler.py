@@ -12,6 +12,7 @@ from portagemm.backends.cpu import compiler as compiler_module
 from portagemm.backends.cpu import cpuinfo
 from portagemm.backends.cpu.backend import CpuBackend
 from portagemm.backends.cpu.compiler import CxxCompiler
+from portagemm.hal import environment
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.errors import CompileError
 from portagemm.hal.target import Target
@@ -37,6 +38,7 @@ def test_compiles(tmp_path):
     code = compiler.compile(source, "kernel", TARGET, CompileOptions((tmp_path,), (("VALUE", "3"),)))
     assert code.compiler == compiler.identity()
     assert code.compiler.endswith(f" cpu-{cpuinfo.features_digest()}")
+    assert cpuinfo.features_digest() in environment.cpu_identity(), "what the cache's key holds, shortened"
     assert b"kernel" in code.code
 
 

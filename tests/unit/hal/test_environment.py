@@ -196,4 +196,8 @@ def test_cpu_identity_depends_on_features_only(tmp_path: Path) -> None:
     assert identity("b", "processor : 7\nmodel name : Y\ncpu MHz : 2\nflags : avx2 fpu\n") == base
     assert identity("c", "flags : fpu avx2 avx512f\n") != base
     assert identity("d", "Features : fp asimd\n") != base
+    assert identity("e", "processor : 0\nmodel : 85\nflags : fpu avx2\n") != base, (
+        "compilers tune for the model"
+    )
+    assert identity("f", "flags : fpu avx2\n\nprocessor : 1\nflags : fpu\n") == base, "the first core's"
     assert environment.cpu_identity() == environment.cpu_identity()
