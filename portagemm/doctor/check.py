@@ -314,7 +314,7 @@ def check(
 def all_checks() -> dict[str, Check]:
     """Every check by id, in the order of the groups and, in a group, of definition.
 
-    Imports all modules of `portagemm.doctor.checks`. Raises ValueError if a dependency does not exist.
+    Imports all modules of `portagemm.doctor.checks`.
     """
     from portagemm.doctor import checks
 
@@ -324,8 +324,4 @@ def all_checks() -> dict[str, Check]:
     found = sorted(
         _REGISTRY.values(), key=lambda item: order.index(item.group)
     )  # stable: keeps definition order
-    for item in found:
-        for other in (*item.needs, *item.after):
-            if other not in _REGISTRY:
-                raise ValueError(f"check {item.id} depends on {other}, which does not exist")
     return {item.id: item for item in found}

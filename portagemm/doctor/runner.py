@@ -59,7 +59,7 @@ def select(
         waiting = list(wanted)
         while waiting:
             for other in runnable[waiting.pop()].needs:
-                if other not in wanted:
+                if other in runnable and other not in wanted:
                     wanted.add(other)
                     waiting.append(other)
     for pattern in skip:

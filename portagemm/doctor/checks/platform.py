@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
-from portagemm.doctor.facts import dotted, surroundings, version_tuple
+from portagemm.doctor.check import Context, Remedy, Result, Status, check, fail, info, passed, skip, warn
+from portagemm.doctor.facts import NVIDIA, dotted, gpus, surroundings, version_tuple
+from portagemm.doctor.facts_amd import amd_gpus, rocm_wanted, topology
 
 #: Wheels of torch and of the compilers are manylinux_2_28 since 2025: glibc 2.28. Ours is pure Python.
 GLIBC_FLOOR = (2, 28)
@@ -136,3 +137,54 @@ def virtual(ctx: Context) -> Result:
     if not found.hypervisor:
         return info("bare metal, or a hypervisor that does not show", data=data)
     return info(f"virtual machine: {found.hypervisor}", evidence=evidence, data=data)
+
+
+@check(
+    "platform.gpu",
+    "There is a GPU",
+    reads=("/sys/bus/pci/devices", "/dev/nvidia*", "/dev/kfd", "/dev/dxg"),
+    severity="blocks-use",
+    after=("nvidia.cuinit", "amd.hip-init", "wsl.libs"),
+)
+def gpu(ctx: Context) -> Result:
+    """Names the vendors whose GPUs are here. A machine without any is a legal place to run: the CPU backend does the
+    work there. With --require-gpu (or --require-gpu=nvidia, =amd) it is a failure, and so is a GPU whose
+    driver's first call did not succeed: use it in CI jobs that must not fall back to the CPU in silence."""
+    host = ctx.host
+    counts = {"nvidia": len(gpus(host, NVIDIA)), "amd": len(amd_gpus(host))}
+    if not counts["nvidia"] and host.glob("/dev/nvidia[0-9]*"):
+        counts["nvidia"] = len(host.glob("/dev/nvidia[0-9]*"))
+    if not counts["amd"] and topology(host).gpus and rocm_wanted(host):
+        counts["amd"] = len(topology(host).gpus)
+    if surroundings(host).wsl == 2 and host.exists("/dev/dxg"):
+        cuda = ctx.data("wsl.libs", "libcuda")
+        if cuda is None:
+            cuda = host.exists("/usr/lib/wsl/lib/libcuda.so.1")
+        counts["nvidia" if cuda else "amd"] = 1 if cuda or rocm_wanted(host) else 0
+    kinds = [kind for kind, count in counts.items() if count]
+    data = {"kinds": kinds, "counts": counts}
+    names = {"nvidia": "NVIDIA", "amd": "AMD"}
+    text = ", ".join(f"{counts[kind]} x {names[kind]}" for kind in kinds) or "no GPU: the CPU backend runs"
+    required = ctx.options.require_gpu
+    wanted = [required] if required in names else list(names)
+    if not required:
+        return passed(text, data=data) if kinds else info(text, data=data)
+    remedy = Remedy("Run on a machine with such a GPU, or without --require-gpu.")
+    what = f"{names[required]} GPU" if required in names else "GPU"
+    if not set(kinds) & set(wanted):
+        return fail(f"no {what} here, and one is required", remedies=(remedy,), data=data)
+    starts = {"nvidia": "nvidia.cuinit", "amd": "amd.hip-init"}
+    works = [
+        kind
+        for kind in wanted
+        if kind in kinds
+        and (result := ctx.result(starts[kind])) is not None
+        and result.status in (Status.PASS, Status.INFO, Status.WARN)
+    ]
+    ran = [kind for kind in wanted if kind in kinds and ctx.result(starts[kind]) is not None]
+    if ran and not works:
+        fix = Remedy(
+            f"See {starts[ran[0]]} and what it depends on.", f"portagemm doctor -v --only {starts[ran[0]]}"
+        )
+        return fail(f"a {what} is required; there is one, but it does not start", remedies=(fix,), data=data)
+    return passed(text, data=data)
