@@ -128,7 +128,9 @@ def _blocked(item: Check, results: Mapping[str, Result]) -> Result | None:
         if result is None or result.status in _GOOD:
             continue
         if result.status is Status.SKIP:
-            return Result(Status.SKIP, result.message, data={"because": result.data.get("because", other)})
+            # Does not apply, for the same reason; or waits for the same failure, which "because" names.
+            because = {"because": result.data["because"]} if "because" in result.data else {}
+            return Result(Status.SKIP, result.message, data=because)
         return Result(Status.SKIP, f"needs {other}, which did not pass", data={"because": other})
     return None
 
