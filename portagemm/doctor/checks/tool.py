@@ -187,6 +187,8 @@ def ptx_vs_driver(ctx: Context) -> Result:
     other libraries that leave PTX to the driver do not. A compiler of a newer family does not work.
     """
     host = ctx.host
+    if (because := blocked(ctx, "nvidia.cuinit")) is not None:
+        return because
     compiler = nvrtc_release(host)[:2]
     driver = cuda_of_driver(host) or cuda_by_table(module_tuple(host))  # the table knows no newer driver
     if len(compiler) < 2 or driver is None:
