@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 
 from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
+from portagemm.doctor.checks.nvidia import blocked
 from portagemm.doctor.facts import distributions, dotted, fact, version_tuple
 from portagemm.doctor.facts_amd import amd_gpus
 from portagemm.doctor.host import Host
