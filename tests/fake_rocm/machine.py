@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -122,6 +123,7 @@ class Machine:
             self._executor(arrived)
         except Exception:
             self.faults.append(traceback.format_exc())
+            print(self.faults[-1], file=sys.stderr)
             return LAUNCH_FAILURE
         return 0
 

@@ -34,14 +34,18 @@ print(json.dumps([worst, machine.faults, devices, arrived, hip.hip.__file__]))
 """
 
 
-def test_route(child: Child, rocm: Folder, old: str) -> None:
+def test_route(child: Child, rocm: Folder, old: str, tmp_path: Path) -> None:
     (worst, faults, devices, arrived, binding), lines = child(
-        ROUTE, PYTHONPATH=old, LD_LIBRARY_PATH=str(rocm() / "lib")
+        ROUTE,
+        PYTHONPATH=old,
+        LD_LIBRARY_PATH=str(rocm() / "lib"),
+        PORTAGEMM_CACHE_DIR=str(tmp_path / "kernels"),
     )
     assert binding.startswith(old)
     assert worst <= 2.0**-11 and faults == []
     assert devices == [["gfx90a", 110, ["sramecc+:xnack-"]]] * 2
     assert arrived
+    assert sum(line.startswith("hiprtcCompileProgram") for line in lines) == 1
     assert any(line.startswith("launch pg_gfx90a_fp16") for line in lines)
 
 

@@ -39,6 +39,34 @@ print(json.dumps([worst, len(machine.launches), machine.faults, str(pg.explain(p
     assert sum(line.startswith("hipModuleLoadData") for line in lines) == 4
 
 
+@pytest.mark.parametrize(
+    "arch",
+    ["gfx90a:sramecc+:xnack-", "gfx942:sramecc+:xnack-", "gfx1100"],
+    ids=["gfx90a", "gfx942", "gfx1100"],
+)
+def test_executed(child: Child, arch: str) -> None:
+    """The whole way with a GPU's work done for real: hiprtc's code object, loaded, launched, run instruction by
+    instruction, and the numbers are right."""
+    script = """
+import executed
+machine = Machine(executed.Execute())
+a, b = torch.randn(40, 48).half(), torch.randn(48, 72).half()
+bias = torch.randn(72).half()
+results = [
+    (pg.matmul(a, b, fallback="error"), a.double() @ b.double()),
+    (pg.linear(a, b.T.contiguous(), bias, activation="relu", fallback="error"),
+     (a.double() @ b.double() + bias.double()).relu()),
+]
+worst = max(float(((x.double() - y).abs() / (1 + y.abs())).max()) for x, y in results)
+print(json.dumps([worst, machine.faults, [l.kernel.split("_")[1] for l in machine.launches]]))
+"""
+    (worst, faults, targets), lines = child(script, FAKE_HIP_ARCH=arch)
+    assert faults == []
+    assert worst <= 2.0**-10
+    assert targets == [arch.partition(":")[0]] * 2
+    assert any(line.startswith("hiprtcCompileProgram") for line in lines)
+
+
 def test_layouts(child: Child) -> None:
     """Strides, tails, batches and offsets arrive as they are: the same few kernels, many problems."""
     script = """
