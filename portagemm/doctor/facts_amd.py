@@ -77,6 +77,24 @@ def topology(host: Host) -> Topology:
     return Topology(tuple(found), hidden, count)
 
 
+def run_as(host: Host, node: KfdNode) -> str:
+    """The target a GPU is run as: its own, unless HSA_OVERRIDE_GFX_VERSION (or ..._<index>) forces another."""
+    index = topology(host).gpus.index(node)
+    for name in (f"HSA_OVERRIDE_GFX_VERSION_{index}", "HSA_OVERRIDE_GFX_VERSION"):
+        forced = forced_gfx(host.env.get(name, ""))
+        if forced:
+            return forced
+    return node.gfx
+
+
+def forced_gfx(value: str) -> str:
+    """gfx1030 of "10.3.0"; "" of what is no such version."""
+    parts = value.split(".")
+    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+        return ""
+    return f"gfx{int(parts[0])}{int(parts[1]):x}{int(parts[2]):x}"
+
+
 @fact
 def amd_gpus(host: Host) -> tuple[PciDevice, ...]:
     """AMD's GPUs on the PCI bus that compute could run on: integrated ones count only if there is another AMD
@@ -147,7 +165,7 @@ def rocm_installs(host: Host) -> tuple[RocmInstall, ...]:
 def _version(host: Host, folder: str, kind: str) -> str:
     if kind == "torch":
         text = host.text(f"{folder}/version.py")
-        match = re.search(r"hip[^=\n]*=\s*['\"]([\d.]+)", text)
+        match = re.search(r"hip[^=\n]*=\s*['\"](\d+\.\d+)", text)  # what follows is a build number
         return match[1] if match else ""
     if kind == "distribution":
         names = host.glob(f"{folder}/libamdhip64.so.*.*.*")

@@ -93,6 +93,6 @@ def later_than_tables(release: tuple[int, ...]) -> bool:
 def official(gfx: str, release: tuple[int, ...]) -> bool:
     """Whether AMD lists the target for the release."""
     support = OFFICIAL.get(gfx)
-    if support is None or release < support.first:
+    if support is None or release < support.first[: len(release)]:  # "6.4" may be 6.4.3
         return False
     return support.last is None or release[: len(support.last)] <= support.last

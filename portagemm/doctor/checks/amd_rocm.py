@@ -6,7 +6,7 @@ import re
 
 from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
 from portagemm.doctor.facts import dotted, version_tuple, wsl
-from portagemm.doctor.facts_amd import RocmInstall, rocm, rocm_installs, topology
+from portagemm.doctor.facts_amd import RocmInstall, forced_gfx, rocm, rocm_installs, run_as, topology
 from portagemm.doctor.host import Host
 from portagemm.doctor.rocm_versions import (
     AS_OF,
@@ -183,7 +183,7 @@ def override(ctx: Context) -> Result:
     install = rocm(host)
     nodes = topology(host).gpus
     targets = sorted({node.gfx for node in nodes})
-    forced = {name: _forced_gfx(value) for name, value in values.items()}
+    forced = {name: forced_gfx(value) or f"no target: {value!r}" for name, value in values.items()}
     evidence = [(name, f"{value} ({forced[name]})") for name, value in values.items()]
     data = {"targets": targets, "forced": forced}
     remedy = Remedy("Unset it.", f"unset {' '.join(values)}")
@@ -202,14 +202,6 @@ def override(ctx: Context) -> Result:
     names = ", ".join(sorted(set(forced.values())))
     message = f"{', '.join(targets) or 'the GPU'} is run as {names}, which is not supported"
     return warn(message, evidence=evidence, remedies=(remedy,), data=data)
-
-
-def _forced_gfx(value: str) -> str:
-    """gfx1030 of "10.3.0"."""
-    parts = version_tuple(value)
-    if len(parts) != 3:
-        return f"no target ({value!r})"
-    return f"gfx{parts[0]}{parts[1]:x}{parts[2]:x}"
 
 
 @check(
@@ -383,7 +375,7 @@ def _hip_result(ctx: Context, value: dict[str, object], library: str) -> Result:
     "The vendor's libraries have files for these GPUs",
     reads=("rocblas/library/*", "hipblaslt/library/*"),
     severity="degrades",
-    needs=("amd.topology", "amd.rocm-root"),
+    needs=("amd.topology", "amd.rocm-root", "amd.gfx-supported"),
     after=("amd.visible-mask",),
 )
 def blas_files(ctx: Context) -> Result:
@@ -394,7 +386,8 @@ def blas_files(ctx: Context) -> Result:
     install = rocm(host)
     visible = ctx.data("amd.visible-mask", "visible")
     nodes = [node for node in topology(host).gpus if visible is None or node.number in visible]
-    targets = sorted({node.gfx for node in nodes if not node.integrated} or {node.gfx for node in nodes})
+    separate = [node for node in nodes if not node.integrated] or nodes
+    targets = sorted({run_as(host, node) for node in separate})
     folders = (
         {name: f"{install.folder}/{name}/library" for name in ("rocblas", "hipblaslt")} if install else {}
     )

@@ -183,7 +183,7 @@ def arch(ctx: Context) -> Result:
 
 
 def _amd(ctx: Context, archs: list[str], evidence: list[tuple[str, str]]) -> Result:
-    found = sorted({node.gfx for node in topology(ctx.host).gpus})
+    found = sorted({run_as(ctx.host, node) for node in topology(ctx.host).gpus})
     if not found:
         return skip("no device of AMD's to compare with")
     if (because := blocked(ctx, "amd.gfx-supported")) is not None:
