@@ -5,7 +5,7 @@ from __future__ import annotations
 from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip
 from portagemm.doctor.checks.nvidia import blocked
 from portagemm.doctor.facts import dotted, wsl
-from portagemm.doctor.facts_amd import amd_gpus, rocm_wanted, topology
+from portagemm.doctor.facts_amd import amd_gpus, rocm_wanted, run_as, topology
 from portagemm.doctor.nvidia_facts import LIBCUDA_TIMEOUT_S, capability, cuda_devices, expected
 from portagemm.doctor.nvidia_versions import target_runs_on
 from portagemm.doctor.torch_facts import TORCH_TIMEOUT_S, WHEELS, torch_build, torch_import
