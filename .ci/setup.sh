@@ -67,9 +67,13 @@ install_torch() {   # $1 pip's python, $2 gpu, rest: further pip arguments
             if [ -n "$driver" ] && [ "$driver" -lt 580 ] 2>/dev/null; then index=https://download.pytorch.org/whl/cu126; fi
             ;;
         amd)
+            # These builds bring their own ROCm libraries, so where there is none for the installed ROCm another serves.
             local rocm
-            rocm=$(grep -oE '^[0-9]+\.[0-9]+' /opt/rocm/.info/version 2>/dev/null || echo 6.4)
-            index="https://download.pytorch.org/whl/rocm$rocm"
+            for rocm in $(grep -oE '^[0-9]+\.[0-9]+' /opt/rocm/.info/version 2>/dev/null) 7.0 6.4 6.3; do
+                say "installing $spec for ROCm $rocm"
+                "$python" -m pip install -qq --index-url "https://download.pytorch.org/whl/rocm$rocm" "$@" "$spec" && return
+            done
+            return 1
             ;;
         none)
             # A CPU build among what pip is set up with, else from torch's own index: the default is a CUDA build
@@ -118,6 +122,11 @@ setup_venv() {
             rm -rf "$venv"
             apt_install python3-venv || true
             "$python" -m venv $flags "$venv" || die "could not make a virtual environment: is python3-venv installed?"
+        fi
+        if [ -n "$flags" ]; then   # made from a virtual environment, it sees the packages of that one's base, not its own
+            "$python" -c 'import sys, sysconfig
+if sys.prefix != sys.base_prefix: print(sysconfig.get_path("purelib"))' \
+                >"$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/environment-before.pth"
         fi
     fi
     base="${constraints:+-c $constraints}"

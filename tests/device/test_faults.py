@@ -255,7 +255,7 @@ FORK = """
 import os, sys
 import portagemm
 devices = portagemm.devices()
-assert any(d.backend == "cuda" for d in devices), devices
+assert any(d.backend in ("cuda", "rocm") for d in devices), devices
 import torch
 assert not torch.cuda.is_initialized()
 if sys.argv[1] == "used":
