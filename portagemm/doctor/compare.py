@@ -1,0 +1,71 @@
+"""``--compare``: what differs between the reports of several machines or ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from portagemm.doctor.check import Result, Status, all_checks
+from portagemm.doctor.ranks import Ranks
+from portagemm.doctor.report import SCHEMA, SCHEMA_VERSION, Report
+from portagemm.doctor.runner import Outcome
+
+
+def problem(document: object) -> str:
+    """Why a JSON value is no report of one machine that can be compared; "" if it is."""
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        return "no report of portagemm doctor --json"
+    if document.get("schema_version") != SCHEMA_VERSION:
+        return f"of schema version {document.get('schema_version')}, not {SCHEMA_VERSION}"
+    if document.get("subject") != "machine":
+        return "itself a comparison"
+    if not isinstance(document.get("machine"), dict) or not isinstance(document.get("checks"), list):
+        return "incomplete"
+    return ""
+
+
+def read_reports(files: Sequence[str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
+    """(reports, file -> why it cannot be used). A folder stands for its *.json. Never raises."""
+    reports: list[Mapping[str, Any]] = []
+    unreadable: dict[str, str] = {}
+    for name in files:
+        path = Path(name)
+        for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+            try:
+                document = json.loads(file.read_text("utf-8"))
+            except OSError as error:
+                unreadable[str(file)] = error.strerror or str(error)
+                continue
+            except ValueError:
+                unreadable[str(file)] = "not JSON, or cut off"
+                continue
+            reason = problem(document)
+            if reason:
+                unreadable[str(file)] = reason
+            else:
+                reports.append(document)
+    return reports, unreadable
+
+
+def compare(ranks: Ranks, *, strict: bool = False) -> Report:
+    """Run the checks that compare over the reports of several ranks."""
+    outcomes = []
+    for item in all_checks().values():
+        if item.probe != "compare":
+            continue
+        try:
+            result = item.function(ranks)
+        except Exception as error:  # a report of another version, or edited by hand
+            result = Result(Status.ERR, f"this check itself failed: {type(error).__name__}: {error}")
+        outcomes.append(Outcome(item, result))
+    hosts = sorted({str(report["machine"].get("host", "")) for report in ranks.reports})
+    machine = {"reports": len(ranks.reports), "hosts": hosts, "world_size": ranks.world}
+    return Report(outcomes, machine, strict=strict, subject="cluster")
+
+
+def compare_files(files: Sequence[str], *, expected: int | None = None, strict: bool = False) -> Report:
+    """The comparison of report files (or of folders of them)."""
+    reports, unreadable = read_reports(files)
+    return compare(Ranks(tuple(reports), expected, unreadable), strict=strict)
