@@ -98,12 +98,12 @@ class Launch:
         for offset, scalar in zip(self.arguments.scalar_offsets, scalars, strict=True):
             block[offset : offset + 4] = bytes(ctypes.c_float(scalar))
         config, driver = self.config, self.driver
-        limit = driver.machine.memory
-        assert limit is not None
         bound = self.program.code.metadata.get(".max_flat_workgroup_size", 1024)
         if config.block > bound:
             raise LaunchError(f"block of {config.block} threads, the kernel is for {bound}")
         driver.last = self.program
+        # Its waves are half a step apart on purpose and meet at different barriers.
+        driver.machine.staggered_barriers = "pingpong" in self.program.code.symbol
         driver.machine.launch(self.program, config.grid, config.block, config.shared_bytes, bytes(block))
 
 

@@ -48,7 +48,13 @@ def fma64(a: Any, b: Any, c: Any) -> Any:
 
 
 def fma32(a: Any, b: Any, c: Any) -> Any:
-    return fma64(a, b, c).astype(F32)
+    """One rounding. Rounding twice goes wrong only from a tie between floats, or at a subnormal: then with care."""
+    s = np.asarray(a, F64) * b + c
+    r = s.astype(F32)
+    tie = (np.atleast_1d(s).view(I64) & I64(0x1FFFFFFF)) == I64(0x10000000)
+    if tie.any() or ((np.abs(r) <= NORMAL32) & (s != 0)).any():
+        return fma64(a, b, c).astype(F32)
+    return r
 
 
 def fma16(a: Any, b: Any, c: Any) -> Any:

@@ -72,6 +72,7 @@ class Lds:
         count = groups * self.stride // granule
         self.written = np.full(count, -1, np.int64)
         self.read = np.full(count, -1, np.int64)
+        self._any_late = False
 
     def _offsets(self, c: Convoy, addresses: Array, size: int, aligned: int) -> Array:
         """Byte offsets into all groups' memory, checked. addresses (waves, lanes)."""
@@ -181,10 +182,13 @@ class Lds:
 
     def late(self, c: Convoy, t: Touched) -> None:
         """The convoy enters a barrier with this access in flight."""
+        self._any_late = True
         self._restamp(c, t, LATE + (np.arange(c.low, c.high) % self.waves)[:, None, None])
 
     def retired(self, c: Convoy, t: Touched) -> None:
         """A wait has shown the access to be over."""
+        if not self._any_late:
+            return
         self._restamp(c, t, (c.epoch * 64 + np.arange(c.low, c.high) % self.waves)[:, None, None], True)
 
     def _restamp(self, c: Convoy, t: Touched, stamp: Array, only_late: bool = False) -> None:
