@@ -119,6 +119,7 @@ class Host:
         self.recorder = recorder
         self._live_children = self.recorded is None or live_children
         self.memo: dict[str, Any] = {}
+        self._resolved: dict[tuple[str, bool], str | None] = {}
 
     # -- files -------------------------------------------------------------------------------------------
 
@@ -246,7 +247,7 @@ class Host:
         """The path with all links resolved, inside the root; `path` itself where that fails."""
         if self.root == Path("/"):
             return os.path.realpath(path)
-        return self._resolve(path, follow_last=True) or path
+        return self._inside(path, True) or path
 
     def open_errno(self, path: str, *, write: bool = False) -> int:
         """0 if the path can be opened for reading (and writing), else the errno: ENOENT, EACCES, EPERM ...
@@ -488,8 +489,15 @@ class Host:
             return None
         if self.root == Path("/"):
             return path
-        inside = self._resolve(path, follow_last=follow_last)
+        inside = self._inside(path, follow_last)
         return None if inside is None else f"{self.root}{inside}"
+
+    def _inside(self, path: str, follow_last: bool) -> str | None:
+        """`_resolve` of a tree, which does not change while it is looked at."""
+        key = (path, follow_last)
+        if key not in self._resolved:
+            self._resolved[key] = self._resolve(path, follow_last=follow_last)
+        return self._resolved[key]
 
     def _resolve(self, path: str, *, follow_last: bool) -> str | None:
         """The path inside the root without links; None if they loop."""

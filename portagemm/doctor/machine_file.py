@@ -84,7 +84,9 @@ def _parse_into(machine: MachineFile, text: str, include: Callable[[str], str] |
             if word == "include":
                 if include is None:
                     raise MachineFileError("a bundle may not include other files")
+                notes = dict(machine.notes)  # what is said about another machine is not said about this one
                 _parse_into(machine, include(rest), include)
+                machine.notes = notes
             elif word in ("command", "probe"):
                 last = _outcome(machine, word, rest, lines)
             elif word == "stderr":
