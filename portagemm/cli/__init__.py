@@ -17,7 +17,7 @@ from typing import cast
 import click
 
 #: The subcommands, in the order ``--help`` lists them. Each module is imported only when it runs.
-COMMANDS: tuple[str, ...] = ("demo", "bench", "tune", "compile", "profiles", "devices", "cache")
+COMMANDS: tuple[str, ...] = ("demo", "bench", "tune", "compile", "profiles", "devices", "cache", "doctor")
 
 
 class LazyGroup(click.Group):

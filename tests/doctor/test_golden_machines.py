@@ -9,7 +9,7 @@ import pytest
 from portagemm.doctor.check import Options, Status, all_checks
 from portagemm.doctor.runner import run_checks, select
 
-from . import machine_files  # noqa: TID252
+from . import machine_files
 
 HEALTHY = (
     "cpu-laptop",
