@@ -65,9 +65,9 @@ def human(document: Mapping[str, Any], style: Style) -> str:
         "PASS": "passed",
         "INFO": "for information",
     }
+    words["SKIP"] = "do not apply"
     total = ", ".join(f"{counts[name]} {word}" for name, word in words.items() if counts[name])
-    skipped = f", {counts['SKIP']} do not apply" if counts["SKIP"] else ""
-    lines += ["", f"{total}{skipped}"] if not style.quiet else [""] if lines else []
+    lines += ["", total] if not style.quiet else [""] if lines else []
     colour = "31" if document["summary"]["exit_code"] else "33" if counts["WARN"] else "32"
     lines.append(style.paint(document["summary"]["verdict"], f"1;{colour}"))
     return "\n".join(lines) + "\n"
