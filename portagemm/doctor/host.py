@@ -155,9 +155,9 @@ class Host:
             )
             with os.fdopen(descriptor, "rb") as file:
                 data = file.read(limit)
-        except (OSError, ValueError):
-            if self.recorder is not None:
-                self.recorder.unreadable(path)
+        except (OSError, ValueError) as error:
+            if self.recorder is not None and isinstance(error, PermissionError):
+                self.recorder.unreadable(self._stored(path))
             return None
         if self.recorder is not None:
             self.recorder.file(self._stored(path), data)

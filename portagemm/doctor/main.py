@@ -111,7 +111,8 @@ def main(arguments: Sequence[str]) -> int:
     out = _Output(sys.stdout)
     try:
         code = _run(options, out)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return code
     except (UsageError, SelectionError, MachineFileError) as error:
         return _complain(str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,13 @@ if TYPE_CHECKING:
 
 #: Of larger files only the start is kept. The kernel log and maps are what could be long.
 _FILE_LIMIT = 256 << 10
+#: What is kept of a library: the versions of symbols it names.
+_SYMBOLS = re.compile(rb"\b(?:GLIBC|GLIBCXX|CXXABI|NVRTC|libcuda)_\d+(?:\.\d+)*")
+#: What is kept of the loader's cache: paths of libraries that GPUs have to do with.
+_CACHED = re.compile(
+    rb"/[\w./+-]*lib(?:cuda|cudart|cublas|nvidia|nvrtc|nvJitLink|nccl|dxcore|d3d12|amdhip|hip|hsa|roc|rccl|drm_amdgpu"
+    rb"|stdc\+\+)[\w.+-]*|/usr/lib/wsl/lib/[\w.+-]*"
+)
 
 
 class Recorder:
@@ -24,6 +32,12 @@ class Recorder:
 
     def file(self, path: str, data: bytes) -> None:
         """A file was read."""
+        if data.startswith(b"\x7fELF"):
+            data = b"\n".join(sorted(set(_SYMBOLS.findall(data)))) + b"\n"
+        elif path == "/etc/ld.so.cache":
+            data = b"\n".join(sorted(set(_CACHED.findall(data)))) + b"\n"
+        elif path == "/var/lib/dpkg/status":
+            data = _drivers_of(data)
         self.machine.files[path] = data[:_FILE_LIMIT]
 
     def unreadable(self, path: str) -> None:
@@ -126,6 +140,12 @@ class Recorder:
 
     def _node(self, path: str) -> dict[str, Any]:
         return self.machine.nodes.setdefault(path, {})
+
+
+def _drivers_of(data: bytes) -> bytes:
+    """The entries of a package list that concern GPUs; what else is installed is nobody's business."""
+    wanted = re.compile(rb"Package: [^\n]*(?:nvidia|cuda|rocm|hsa|hip|amdgpu)")
+    return b"\n\n".join(block for block in data.split(b"\n\n") if wanted.match(block)) + b"\n"
 
 
 def _ending(done: Command) -> Mapping[str, Any]:

@@ -29,7 +29,10 @@ _SERIAL = re.compile(
 )
 _UNIQUE_ID = re.compile(r"(unique_id[\"']?\s*[: =]\s*[\"']?)(0x[0-9a-fA-F]+|\d+)")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s@:]+(?::[^/\s@]*)?@")
-_KNOWN_TOKEN = re.compile(r"\b(?:hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[bp]-|AKIA|eyJ)[A-Za-z0-9_.-]{12,}")
+_KNOWN_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{20,}"
+    r"|xox[abp]-[\w-]{10,}|AKIA[0-9A-Z]{16}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+)"
+)
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}\b")
 #: Host and user names that tell nothing, or would be replaced where they mean something else.
 _COMMON_NAMES = """
