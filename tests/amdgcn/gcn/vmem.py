@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .binding import Array, Binder, Bound, Target, number
+from .binding import Array, Binder, Bound, Run, Target, number
 from .faults import NotModelled
 from .parse import NULL, Constant, Instruction, Register
 from .waves import Convoy, Transfer, bits
@@ -121,12 +121,31 @@ def _flat_address(b: Binder, at: int, scalar: int | None) -> Addresses:
     return lambda c: c.s64[:, base : base + 1] + offset + c.v[v]
 
 
-def _issue(b: Binder, family: str, store: bool) -> tuple[str, str]:
-    """(counters, class) of an access."""
+def _counters(b: Binder, family: str, store: bool) -> dict[str, str]:
+    """Counter -> class of an access in it.
+
+    A flat access counts twice. On gfx9 it completes in no order with others (CDNA2 ISA, 9.5), later in order with
+    those of both kinds (LLVM, hasFlatLgkmVMemCountInOrder).
+    """
     counter = "vs" if store and not b.target.gfx9 else "vm"
-    if family == "flat":
-        return f"{counter},lgkm", "flat"
-    return counter, "vector store" if counter == "vs" else "vector"
+    kind = "vector store" if counter == "vs" else "vector"
+    if family != "flat":
+        return {counter: kind}
+    return dict.fromkeys((counter, "lgkm"), "flat") if b.target.gfx9 else {counter: kind, "lgkm": "lds"}
+
+
+def _issuer(counters: dict[str, str], registers: int) -> tuple[Run, str]:
+    """(what puts an access in flight, its class for who overwrites its registers)."""
+    transfers = [(counter, Transfer(kind, registers)) for counter, kind in counters.items()]
+    if len(transfers) == 1:
+        ((counter, transfer),) = transfers
+        return (lambda c: c.issue(counter, transfer)), transfer.kind
+
+    def issue(c: Convoy) -> None:
+        for counter, transfer in transfers:
+            c.issue(counter, transfer)
+
+    return issue, "flat"
 
 
 def _flat(b: Binder) -> Bound:
@@ -140,23 +159,23 @@ def _flat(b: Binder) -> Bound:
     address = _flat_address(b, 0 if store else 1, scalar)
     data = b.register(1 if store else 0, "va", max(1, w.size // 4))
     v = number(data)
-    counters, kind = _issue(b, family, store)
+    counters = _counters(b, family, store)
     size = w.size
     if store:
         b.note_read(data, observed=True)
-        transfer = Transfer(kind, 0)
+        begin, _ = _issuer(counters, 0)
 
         def write(c: Convoy) -> None:
             c.machine.memory.store(_active(c, address(c)), size, gather(c, v, w))
-            c.issue(counters, transfer)
+            begin(c)
 
         return b.done(write, "vmem")
     b.note_write(data)
-    transfer = Transfer(kind, b.writes)
+    begin, kind = _issuer(counters, b.writes)
 
     def read(c: Convoy) -> None:
         spread(c, v, w, c.machine.memory.load(_active(c, address(c)), size))
-        c.issue(counters, transfer)
+        begin(c)
 
     return b.done(read, "vmem", loads=kind)
 
@@ -193,7 +212,7 @@ def _buffer(b: Binder) -> Bound:
         b.note_read(o, 1, observed=True)
         so = o.first
         scalar = lambda c: c.s[:, so : so + 1].astype(U64) if so != NULL else U64(0)  # noqa: E731
-    counters, kind = _issue(b, "buffer", store)
+    counters = _counters(b, "buffer", store)
     size, count = w.size, max(1, w.size // 4)
 
     def place(c: Convoy) -> tuple[Array, Array]:
@@ -209,7 +228,7 @@ def _buffer(b: Binder) -> Bound:
         return np.broadcast_to(address, c.mask.shape), np.broadcast_to(left, c.mask.shape)
 
     if to_lds:
-        return _buffer_to_lds(b, place, w, counters, kind)
+        return _buffer_to_lds(b, place, w)
     data = b.register(0, "va", count)
     v = number(data)
     unit = min(size, 4)
@@ -221,31 +240,31 @@ def _buffer(b: Binder) -> Bound:
 
     if store:
         b.note_read(data, observed=True)
-        transfer = Transfer(kind, 0)
+        begin, _ = _issuer(counters, 0)
 
         def write(c: Convoy) -> None:
             for k, address, mask in words(c):
                 value = c.v[v + k][mask]
                 c.machine.memory.store(address[mask], unit, (value >> U32(16) if w.high else value)[None])
-            c.issue(counters, transfer)
+            begin(c)
 
         return b.done(write, "vmem")
     if w.keep or w.signed:
         raise b.fail("narrow buffer load")
     b.note_write(data)
-    transfer = Transfer(kind, b.writes)
+    begin, kind = _issuer(counters, b.writes)
 
     def read(c: Convoy) -> None:
         for k, address, mask in words(c):
             value = np.zeros(c.mask.shape, U32)
             value[mask] = c.machine.memory.load(address[mask], unit)[0]
             np.copyto(c.v[v + k], value, where=c.mask)
-        c.issue(counters, transfer)
+        begin(c)
 
     return b.done(read, "vmem", loads=kind)
 
 
-def _buffer_to_lds(b: Binder, place: Any, w: Width, counters: str, kind: str) -> Bound:
+def _buffer_to_lds(b: Binder, place: Any, w: Width) -> Bound:
     """buffer_load ... lds: lane i's words go to LDS at M0 + offset + lane * size (CDNA2 ISA, 8.1.9)."""
     if w.size not in (4, 12, 16):
         raise b.fail("width of a load to LDS")
@@ -258,17 +277,17 @@ def _buffer_to_lds(b: Binder, place: Any, w: Width, counters: str, kind: str) ->
         mask = c.mask & (left >= w.size)
         values = np.zeros((w.size // 4, *c.mask.shape), U32)
         values[:, mask] = c.machine.memory.load(address[mask], w.size)
-        _into_lds(c, values, offset, w.size, counters, kind)
+        _into_lds(c, values, offset, w.size)
 
     return b.done(run, "vmem")
 
 
-def _into_lds(c: Convoy, values: Array, offset: int, size: int, counters: str, kind: str) -> None:
+def _into_lds(c: Convoy, values: Array, offset: int, size: int) -> None:
     start = (c.s[:, 124:125] & U32(0xFFFF)) + U32(offset)
     at = start + (np.arange(c.mask.shape[1]) * size).astype(U32)
     touched = c.machine.lds.store(c, at, size, 4, values)
     c.machine.lds.late(c, touched)  # nobody may rely on it before its own vmcnt
-    c.issue(counters, Transfer(kind, 0, touched))
+    c.issue("vm", Transfer("vector", 0, touched))
 
 
 def _global_to_lds(b: Binder) -> Bound:
@@ -285,7 +304,7 @@ def _global_to_lds(b: Binder) -> Bound:
     def run(c: Convoy) -> None:
         values = np.zeros((size // 4, *c.mask.shape), U32)
         values[:, c.mask] = c.machine.memory.load(np.broadcast_to(address(c), c.mask.shape)[c.mask], size)
-        _into_lds(c, values, offset, size, "vm", "vector")
+        _into_lds(c, values, offset, size)
 
     return b.done(run, "vmem")
 
@@ -323,8 +342,7 @@ def _atomic(b: Binder) -> Bound:
         out = b.register(0, "va", 1)
         b.note_write(out)
         d = number(out)
-    counters, kind = _issue(b, family, not returns)
-    transfer = Transfer(kind, b.writes)
+    begin, kind = _issuer(_counters(b, family, not returns), b.writes)
 
     def run(c: Convoy) -> None:
         a, values = _active(c, address(c)), gather(c, v, Width(4))[0]
@@ -336,7 +354,7 @@ def _atomic(b: Binder) -> Bound:
             c.machine.memory.store(one, 4, np.array([[after]], U32))
         if d >= 0:
             spread(c, d, Width(4), before[None])
-        c.issue(counters, transfer)
+        begin(c)
 
     return b.done(run, "vmem", loads=kind if returns else "")
 

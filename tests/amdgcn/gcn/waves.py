@@ -190,10 +190,9 @@ class Convoy:
 
     # --- accesses in flight ---
 
-    def issue(self, counters: str, transfer: Transfer) -> None:
-        """An access begins. counters: "vm", "lgkm", "vs", or two of them separated by a comma."""
-        for counter in counters.split(","):
-            getattr(self.queues, counter).append(transfer)
+    def issue(self, counter: str, transfer: Transfer) -> None:
+        """An access begins, counted by "vm", "lgkm" or "vs"."""
+        getattr(self.queues, counter).append(transfer)
         self.bad |= transfer.registers
         self.undefined &= ~transfer.registers
 
