@@ -245,6 +245,11 @@ class Host:
 
     def realpath(self, path: str) -> str:
         """The path with all links resolved, inside the root; `path` itself where that fails."""
+        if self.recorder is not None:
+            self.stat(path)
+        return self._resolved_path(path)
+
+    def _resolved_path(self, path: str) -> str:
         if self.root == Path("/"):
             return os.path.realpath(path)
         return self._inside(path, True) or path
@@ -527,7 +532,7 @@ class Host:
 
     def _stored(self, path: str) -> str:
         """Where a recording keeps a path: resolved, but /proc/self stays, whose number changes."""
-        return path if path.startswith("/proc/self/") else self.realpath(path)
+        return path if path.startswith("/proc/self/") else self._resolved_path(path)
 
     def _note_links(self, path: str) -> None:
         """Record the links on the way to a path, so that it resolves in a replay."""
