@@ -46,9 +46,6 @@ PG_HD constexpr int waves_per_simd(int threads, int min_blocks) {
     return waves < simds_per_unit ? 1 : waves / simds_per_unit;
 }
 
-// Dynamic LDS: the launch says how much. It starts at LDS address 0, so any alignment holds.
-extern __attribute__((shared, aligned(1024))) unsigned char dynamic_lds[];
-
 }  // namespace detail
 
 PG_DEVICE int thread() { return int(__builtin_amdgcn_workitem_id_x()); }
@@ -59,7 +56,19 @@ PG_DEVICE long long blocks() {
     return *(count*)__builtin_amdgcn_implicitarg_ptr();
 }
 PG_DEVICE int cluster_rank() { return 0; }
-PG_DEVICE unsigned char* shared_memory() { return detail::dynamic_lds; }
+// Dynamic LDS: the launch says how much. No kernel has static LDS, so it starts at LDS address 0 and any alignment holds.
+// NOTE: not a declared array. Its address is filled in after optimization: every access would add that zero.
+PG_DEVICE unsigned char* shared_memory() {
+    unsigned address = 0;  // a literal 0 would be the null pointer, which here is another address
+    return (unsigned char*)(__attribute__((address_space(3))) unsigned char*)address;
+}
+
+// A pointer that is known to lead to global memory. What comes out of the argument block has lost its kind, and reads
+// through it would be flat instructions, which count as LDS accesses too.
+template <class T>
+PG_DEVICE const T* in_global(const T* p) {
+    return (const T*)(const __attribute__((address_space(1))) T*)p;
+}
 
 // Values whose origin the optimizer cannot see, so that what is derived from them is not kept in registers over a loop
 // but computed where it is used: one that all lanes agree on, and one of each lane.
@@ -71,6 +80,52 @@ PG_DEVICE int opaque_scalar(int x) {
 PG_DEVICE int opaque_vector(int x) {
     asm volatile("" : "+v"(x));
     return x;
+}
+
+// A value that all lanes are known to share, where the compiler does not know it.
+// NOTE: also for what is uniform but was computed by vector instructions (divisions): LLVM would compute all that depends
+// on it that way.
+PG_DEVICE int uniform(int x) { return __builtin_amdgcn_readfirstlane(x); }
+PG_DEVICE const void* uniform(const void* p) {
+    const unsigned long long x = (unsigned long long)p;
+    const unsigned low = uniform(int(x)), high = uniform(int(x >> 32));
+    return (const void*)((unsigned long long)(high) << 32 | low);
+}
+
+// Any value: registers are named, nothing is computed.
+template <class T>
+PG_DEVICE T unspecified() {
+    T x;
+    asm volatile("" : "=v"(x));
+    return x;
+}
+
+#if defined(__gfx90a__)
+// 2x - 1 modulo 2^16 in each half. LLVM would make two instructions of it.
+PG_DEVICE unsigned doubled_less_one(unsigned x) {
+    unsigned y;
+    asm("v_pk_mad_u16 %0, %1, %2, -1" : "=v"(y) : "v"(x), "s"(0x20002));
+    return y;
+}
+#endif
+
+// Of the waves on a SIMD those of a higher priority issue first (CDNA2 ISA, S_SETPRIO).
+template <int Level>
+PG_DEVICE void priority() {
+    __builtin_amdgcn_s_setprio(Level);
+}
+
+// No instruction is moved across.
+PG_DEVICE void keep_order() { __builtin_amdgcn_sched_barrier(0); }
+
+// How a block of code is to be issued: two matrix instructions, then one of each other kind that is left (LLVM,
+// AMDGPU usage: llvm.amdgcn.sched.group.barrier).
+PG_DEVICE void spread_step() {
+    __builtin_amdgcn_sched_group_barrier(0x008, 2, 0);  // MFMA, WMMA
+    __builtin_amdgcn_sched_group_barrier(0x100, 1, 0);  // LDS read
+    __builtin_amdgcn_sched_group_barrier(0x002, 2, 0);  // VALU
+    __builtin_amdgcn_sched_group_barrier(0x200, 1, 0);  // LDS write
+    __builtin_amdgcn_sched_group_barrier(0x020, 1, 0);  // load from global memory
 }
 
 // Scopes by number (pg::scope): wave 0, pair 1, block 2, cluster 3. CDNA has no barrier of some of a block's waves, so

@@ -55,9 +55,7 @@ struct wmma {
     static constexpr i32 m = 16, n = 16, k = 16;
     static constexpr i32 a_size = Instruction::held, b_size = a_size, c_size = Instruction::c_size;
     static constexpr i32 a_run = a_size, b_run = b_size, c_run = 1;
-    struct alignas(16) fragment {
-        element x[a_size];
-    };
+    using fragment = lane_fragment<element, a_size>;
     using a_fragment = fragment;
     using b_fragment = fragment;
 
@@ -67,20 +65,18 @@ struct wmma {
 
     template <class Stage>
     PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
-        read_by_map<Stage, a_run>(f.x, stage, mn, kk, lane, [](i32 l, i32 i) { return a(l, i); });
+        f.template read<Stage>(stage, mn, kk, lane, [](i32 l, i32 i) { return a(l, i); });
     }
     template <class Stage>
     PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
-        read_by_map<Stage, b_run>(f.x, stage, mn, kk, lane, [](i32 l, i32 i) { return b(l, i); });
+        f.template read<Stage>(stage, mn, kk, lane, [](i32 l, i32 i) { return b(l, i); });
     }
 
     PG_DEVICE static void mma(sum (&acc)[c_size], const fragment& fa, const fragment& fb) {
         typename vector_of<sum, c_size>::type total;
-        typename Instruction::words wa, wb;
         __builtin_memcpy(&total, acc, sizeof(total));
-        __builtin_memcpy(&wa, fa.x, sizeof(wa));
-        __builtin_memcpy(&wb, fb.x, sizeof(wb));
-        total = Instruction::issue(wa, wb, total);
+        using words = typename Instruction::words;
+        total = Instruction::issue(fa.template words<words>(0), fb.template words<words>(0), total);
         __builtin_memcpy(acc, &total, sizeof(total));
     }
 };

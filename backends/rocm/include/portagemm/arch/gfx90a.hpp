@@ -79,9 +79,8 @@ typedef u16 ushort2 __attribute__((ext_vector_type(2)));
 // The lesser of least and 2x - 1 in each half (v_pk_mad_u16, v_pk_min_u16). Doubling drops the sign; what is left is
 // least for subnormals, and zero wraps round to the greatest: x is subnormal if 2x - 1 < 2 * largest.
 PG_DEVICE u32 lesser_halves(u32 least, u32 x) {
-    const ushort2 one = {1, 1}, two = {2, 2};
-    return __builtin_bit_cast(u32, __builtin_elementwise_min(__builtin_bit_cast(ushort2, least),
-                                                             (ushort2)(__builtin_bit_cast(ushort2, x) * two - one)));
+    const ushort2 y = __builtin_bit_cast(ushort2, vendor::doubled_less_one(x));
+    return __builtin_bit_cast(u32, __builtin_elementwise_min(__builtin_bit_cast(ushort2, least), y));
 }
 PG_DEVICE bool any_lane(bool x) { return __builtin_amdgcn_ballot_w64(x) != 0; }
 PG_DEVICE i32 hide(i32 x) { return vendor::opaque_vector(x); }
@@ -95,8 +94,8 @@ i32 hide(i32 x);
 // Whether a word of two 16-bit values among those gathered in `least` (see lesser_halves) is subnormal.
 template <class Element>
 PG_DEVICE bool found_subnormal(u32 least) {
-    constexpr u32 largest = same_type<Element, fp16> ? 0x3ff : 0x7f;
-    return (least & 0xffff) < 2 * largest || least >> 16 < 2 * largest;
+    constexpr u16 largest = same_type<Element, fp16> ? 0x3ff : 0x7f;
+    return min(u16(least), u16(least >> 16)) < 2 * largest;
 }
 
 // Where a fragment holds a subnormal, which the 16-bit instructions would take for zero, the same elements go to Exact,
@@ -110,11 +109,18 @@ struct exact_mfma : mfma<Instruction, Chain> {
     static constexpr i32 a_size = base::a_size, c_size = base::c_size;
     static_assert(Exact::m == base::m && Exact::held == 1, "the exact instruction has the same shape");
 
+    // Schedules may look at the operands on their way into the LDS, word by word and each once, and then leave out what
+    // mma does for suspects.
+    static constexpr bool watches = true;
+    static constexpr u32 nothing_seen = 0xffffffff;
+    PG_DEVICE static u32 seen(u32 least, u32 word) { return lesser_halves(least, word); }
+    PG_DEVICE static bool any_suspect(u32 least) { return any_lane(found_subnormal<element>(least)); }
+
     PG_DEVICE static bool any_subnormal(const fragment& f) {
-        u32 least = 0xffffffff;
+        u32 least = nothing_seen;
         PG_UNROLL
-        for (i32 w = 0; w < words_held; w++) least = lesser_halves(least, word(f, w));
-        return any_lane(found_subnormal<element>(least));
+        for (i32 w = 0; w < words_held; w++) least = seen(least, f.template words<u32>(w));
+        return any_suspect(least);
     }
 
     // Right for all operands.
@@ -126,12 +132,12 @@ struct exact_mfma : mfma<Instruction, Chain> {
         if (!subnormal) return base::mma(acc, fa, fb);
         typename vector_of<f32, c_size>::type sum;
         __builtin_memcpy(&sum, acc, sizeof(sum));
-        // NOTE: opaque copies, or the conversions would be computed before the branch, where all pay for them.
-        const fragment wide_a = opaque(fa), wide_b = opaque(fb);
         PG_UNROLL
-        for (i32 i = 0; i < a_size; i++) {
-            sum = Exact::issue(__builtin_bit_cast(u32, to_f32(wide_a.x[i])),
-                               __builtin_bit_cast(u32, to_f32(wide_b.x[i])), sum);
+        for (i32 w = 0; w < words_held; w++) {
+            // NOTE: opaque, or the conversions would be computed before the branch, where all pay for them.
+            const u32 wa = u32(hide(i32(fa.template words<u32>(w)))), wb = u32(hide(i32(fb.template words<u32>(w))));
+            sum = Exact::issue(vendor::fp32_to_bits(half<0>(wa)), vendor::fp32_to_bits(half<0>(wb)), sum);
+            sum = Exact::issue(vendor::fp32_to_bits(half<1>(wa)), vendor::fp32_to_bits(half<1>(wb)), sum);
         }
         __builtin_memcpy(acc, &sum, sizeof(sum));
     }
@@ -139,19 +145,9 @@ struct exact_mfma : mfma<Instruction, Chain> {
   private:
     static constexpr i32 words_held = a_size * i32(sizeof(element)) / 4;
 
-    PG_DEVICE static u32 word(const fragment& f, i32 w) {
-        u32 x;
-        __builtin_memcpy(&x, reinterpret_cast<const u8*>(f.x) + 4 * w, 4);
-        return x;
-    }
-    PG_DEVICE static fragment opaque(const fragment& f) {
-        fragment copy = f;
-        PG_UNROLL
-        for (i32 w = 0; w < words_held; w++) {
-            const i32 hidden = hide(i32(word(f, w)));
-            __builtin_memcpy(reinterpret_cast<u8*>(copy.x) + 4 * w, &hidden, 4);
-        }
-        return copy;
+    template <int Which>
+    PG_DEVICE static f32 half(u32 word) {
+        return to_f32(__builtin_bit_cast(element, u16(word >> 16 * Which)));
     }
 };
 

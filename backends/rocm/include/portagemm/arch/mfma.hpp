@@ -8,7 +8,7 @@
 #pragma once
 #include <portagemm/concepts.hpp>
 #include <portagemm/dtypes.hpp>
-#include <portagemm/operand_path.hpp>
+#include <portagemm/layout.hpp>
 
 namespace pg::arch {
 
@@ -28,6 +28,41 @@ template <int N>
 using halves = typename vector_of<_Float16, N>::type;
 template <int N>
 using shorts = typename vector_of<short, N>::type;
+
+// What a lane holds of an operand, in registers: chunks of 16 bytes, which are read as wholes. Elements are parts of words.
+template <class Element, int Size>
+struct lane_fragment {
+    using chunk = typename vector_of<u32, 4>::type;
+    static constexpr i32 chunk_size = 16 / i32(sizeof(Element)), chunks = Size / chunk_size;
+    static_assert(chunks * chunk_size == Size);
+    chunk part[chunks];
+
+    // Map gives a run of Size elements, as the atoms' maps do.
+    template <class Stage, class Map>
+    PG_DEVICE void read(const u8* stage, i32 mn, i32 k, i32 lane, Map map) {
+        static_assert(Stage::order == major::k && same_type<typename Stage::element, Element>);
+        static_assert(Stage::run == chunk_size);
+        PG_UNROLL
+        for (i32 i = 0; i < chunks; i++) {
+            const coord c = map(lane, i * chunk_size);
+            part[i] = *reinterpret_cast<const chunk*>(stage + Stage::offset(mn + c.row, k + c.col));
+        }
+    }
+    // Words of 32 bits from one on.
+    template <class Words>
+    PG_DEVICE Words words(i32 first) const {
+        if constexpr (sizeof(Words) == 4) {
+            return part[first / 4][first % 4];
+        } else if constexpr (sizeof(Words) <= 16) {
+            Words w;
+            PG_UNROLL
+            for (i32 i = 0; i < i32(sizeof(Words)) / 4; i++) w[i] = part[first / 4][first % 4 + i];
+            return w;
+        } else {
+            return __builtin_bit_cast(Words, part);
+        }
+    }
+};
 
 // The maps are checked wherever a host compiler is; the instructions exist only where their target is compiled.
 // `available` is 0 or 1: elsewhere, using the instruction is an error that names it and its archs.
@@ -55,13 +90,11 @@ template <class Instruction, int Chain>
 struct mfma {
     using element = typename Instruction::element;
     using sum = typename Instruction::sum;
-    static constexpr i32 lanes = 64;
+    static constexpr i32 lanes = 64, chain = Chain;
     static constexpr i32 m = Instruction::m, n = Instruction::n, k = Instruction::k * Chain;
     static constexpr i32 a_size = Instruction::held * Chain, b_size = a_size, c_size = Instruction::c_size;
     static constexpr i32 a_run = a_size, b_run = b_size, c_run = 1;
-    struct alignas(16) fragment {
-        element x[a_size];
-    };
+    using fragment = lane_fragment<element, a_size>;
     using a_fragment = fragment;
     using b_fragment = fragment;
 
@@ -74,11 +107,11 @@ struct mfma {
 
     template <class Stage>
     PG_DEVICE static void read_a(a_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
-        read_by_map<Stage, a_run>(f.x, stage, mn, kk, lane, [](i32 l, i32 i) { return a(l, i); });
+        f.template read<Stage>(stage, mn, kk, lane, [](i32 l, i32 i) { return a(l, i); });
     }
     template <class Stage>
     PG_DEVICE static void read_b(b_fragment& f, const u8* stage, i32 mn, i32 kk, i32 lane) {
-        read_by_map<Stage, b_run>(f.x, stage, mn, kk, lane, [](i32 l, i32 i) { return b(l, i); });
+        f.template read<Stage>(stage, mn, kk, lane, [](i32 l, i32 i) { return b(l, i); });
     }
 
     PG_DEVICE static void mma(sum (&acc)[c_size], const fragment& fa, const fragment& fb) {
@@ -86,10 +119,9 @@ struct mfma {
         __builtin_memcpy(&total, acc, sizeof(total));
         PG_UNROLL
         for (i32 i = 0; i < Chain; i++) {
-            typename Instruction::words wa, wb;
-            __builtin_memcpy(&wa, fa.x + i * Instruction::held, sizeof(wa));
-            __builtin_memcpy(&wb, fb.x + i * Instruction::held, sizeof(wb));
-            total = Instruction::issue(wa, wb, total);
+            using words = typename Instruction::words;
+            constexpr i32 step = i32(sizeof(words)) / 4;
+            total = Instruction::issue(fa.template words<words>(i * step), fb.template words<words>(i * step), total);
         }
         __builtin_memcpy(acc, &total, sizeof(total));
     }

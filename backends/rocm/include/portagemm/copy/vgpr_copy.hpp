@@ -1,10 +1,13 @@
-// Global memory -> registers -> LDS, as CDNA likes it: every load of a tile in flight before anything waits.
+// Global memory -> registers -> LDS, as AMD GPUs like it: every load of a tile in flight before anything waits, and no
+// address computed in the main loop.
 //
-// The shared register_copy decides chunk by chunk, and reads the elements of a cut chunk one by one into registers.
-// There LLVM must wait for the chunk's load before it may write the same registers, which serialises the loads; and the
-// element loads, unrolled for every chunk, are most of the kernel. Here a chunk is whole or zero, without another
-// branch. A tile that may hold cut chunks (all lanes agree which), and an operand that is read in chunks so narrow that
-// a tile of them does not fit the registers, go element by element straight into the stage.
+// A lane's chunks lie at fixed distances (32 bits) from the tile's first element, whose address is the same for all
+// lanes: global loads add the two (CDNA2 ISA, 9.3: SADDR). Rows beyond the operand need no zeros, since their products
+// reach no output: their lanes read the operand's last row instead. Only K's last step has chunks to clear.
+//
+// A tile with chunks that the operand's edge cuts (all lanes agree which), one whose elements are too far apart for 32
+// bits, and an operand that is read in chunks so narrow that a tile of them does not fit the registers, go element by
+// element straight into the stage.
 #pragma once
 #include <portagemm/copy.hpp>
 
@@ -48,40 +51,137 @@ struct vgpr_copy {
     // Chunks that a lane holds while the tile before is computed; beyond, its registers would be the accumulators'.
     static constexpr i32 most_rounds = 8;
     static constexpr bool narrow = rounds > most_rounds;
+    static constexpr i32 held = narrow ? 1 : rounds;
+    static constexpr i32 size = sizeof(Element);
     struct registers {
-        chunk value[narrow ? 1 : rounds];
-        bool direct;
+        chunk value[held];
+        u32 place[held];  // bytes from the tile's first element to this lane's chunks
+        const void* tile;  // its first element
+        i32 left_mn;
+        i32 left_k;       // of the step in flight
+        bool by_element;  // the tile's every step goes element by element
+        bool direct;      // the step in flight did
     };
 
-    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
-        const Element* tile = static_cast<const Element*>(s.ptr) + i64(s.mn) * s.row + i64(k) * s.col;
-        // NOTE: what is left along MN is the same in every step of K, and LLVM would keep each chunk's comparison with
-        // it for the whole loop: a 64-bit mask each, more than there are scalar registers. Opaque, it is compared anew.
-        const i32 left_mn = vendor::opaque_scalar(s.mn_end - s.mn), left_k = s.k_end - k;
-        r.direct = narrow || (vector > 1 && (along_mn ? left_mn < Stage::mn && left_mn % vector != 0
-                                                      : left_k < Stage::k && left_k % vector != 0));
+    PG_DEVICE static void begin(registers& r, const tile_source& s, i32 thread) {
+        const i32 left_mn = r.left_mn = vendor::uniform(s.mn_end - s.mn);
+        r.tile = vendor::uniform(static_cast<const Element*>(s.ptr) + s.mn * row_step(s));
+        const i64 span = (Stage::mn * row_step(s) + Stage::k * k_step(s)) * size;
+        r.by_element = narrow || span >= i64(1) << 31 || (along_mn && left_mn < Stage::mn && left_mn % vector != 0);
+        r.direct = true;
+        const u32 row = u32(row_step(s)) * u32(size), col = u32(k_step(s)) * u32(size);
+        PG_UNROLL
+        for (i32 i = 0; i < held; i++) {
+            const coord o = place_of(thread, i);
+            const i32 mn = o.row < left_mn ? o.row : along_mn ? 0 : left_mn - 1;
+            r.place[i] = u32(mn) * row + u32(o.col) * col;
+            r.value[i] = vendor::unspecified<chunk>();
+        }
+    }
+
+    // Whether steps of whole K may be copied by fetch_whole and commit_whole.
+    PG_DEVICE static bool takes_whole_steps(const registers& r) { return !r.by_element; }
+
+    // Steps that lie within K, in a tile that is not copied by element: loads and nothing else. A cursor walks them.
+    struct cursor {
+        const u8* at;
+        i64 step;
+        u32 place[held];
+    };
+    PG_DEVICE static cursor whole_steps_from(const registers& r, const tile_source& s, i32 k) {
+        const i64 step = k_step(s) * size;
+        cursor c = {static_cast<const u8*>(vendor::uniform(static_cast<const u8*>(r.tile) + k * step)), Stage::k * step};
+        PG_UNROLL
+        for (i32 i = 0; i < held; i++) c.place[i] = r.place[i];
+        return c;
+    }
+    PG_DEVICE static void fetch_whole(registers& r, cursor& c) {
         if constexpr (!narrow) {
-            // NOTE: the loads come first and are masked, not skipped, in a direct tile: registers that one path leaves
-            // as they were must be copied where the paths meet, and the copy waits for the loads.
-            const Element* from = tile + place(s, geometry::origin(thread));
             PG_UNROLL
-            for (i32 i = 0; i < rounds; i++) {
-                const coord o = geometry::origin(thread + i * Threads);
-                const bool mine = chunks % Threads == 0 || thread + i * Threads < chunks;
-                if constexpr (!even_rounds) from = tile + place(s, o);
-                r.value[i] = chunk{};
-                if (mine && !r.direct && o.row < left_mn && o.col < left_k) r.value[i] = *(global<chunk>)(from);
-                if constexpr (even_rounds) from += i64(Threads / row_of_chunks) * (along_mn ? s.col : s.row);
+            for (i32 i = 0; i < held; i++) {
+                // NOTE: LLVM adds a place in the load only where it sees that it has 32 bits, not where that was made 64
+                // before the loop: so it must look new each time.
+                c.place[i] = u32(vendor::opaque_vector(i32(c.place[i])));
+                r.value[i] = load(c.at, c.place[i]);
             }
         }
-        if (r.direct) by_element(tile, s, stage, left_mn, left_k, thread);
+        c.at += c.step;
+    }
+    PG_DEVICE static void commit_whole(registers& r, u8* stage, i32 thread) {
+        if constexpr (!narrow) store(r, stage, thread);
+    }
+
+    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
+        k = vendor::uniform(k);
+        r.left_k = vendor::uniform(s.k_end) - k;
+        r.direct = r.by_element || (!along_mn && vector > 1 && r.left_k < Stage::k && r.left_k % vector != 0);
+        if (r.direct) {
+            by_element(r, s, stage, k, thread);
+            // NOTE: not "as before": registers that one path leaves alone are copied where the paths meet, and the copy
+            // waits for loads in flight.
+            PG_UNROLL
+            for (i32 i = 0; i < held; i++) r.value[i] = vendor::unspecified<chunk>();
+        } else if constexpr (!narrow) {
+            if (r.left_k < Stage::k) {  // K's last step: lanes beyond it read its first column; commit clears that
+                const u32 col = u32(k_step(s)) * u32(size);
+                PG_UNROLL
+                for (i32 i = 0; i < held; i++) {
+                    const coord o = place_of(thread, i);
+                    if (o.col >= r.left_k) r.place[i] -= u32(o.col) * col;
+                }
+            }
+            const u8* first = static_cast<const u8*>(r.tile) + k * k_step(s) * size;
+            PG_UNROLL
+            for (i32 i = 0; i < held; i++) r.value[i] = load(first, r.place[i]);
+        }
     }
 
     PG_DEVICE static void commit(registers& r, u8* stage, i32 thread) {
-        using stored = typename Stage::element;
         if (narrow || r.direct) return;
+        if constexpr (!narrow) {
+            if (r.left_k < Stage::k) {
+                PG_UNROLL
+                for (i32 i = 0; i < held; i++) {
+                    if (place_of(thread, i).col >= r.left_k) r.value[i] = chunk{};
+                }
+            }
+            store(r, stage, thread);
+        }
+    }
+
+    // What is on its way, as words of 32 bits: for who looks for values that need care.
+    template <class Function>
+    PG_DEVICE static void each_word(const registers& r, Function f) {
+        static_assert(narrow || Width % 4 == 0 || size == 2);
+        if constexpr (!narrow) {
+            PG_UNROLL
+            for (i32 i = 0; i < held; i++) {
+                if constexpr (Width <= 4) {
+                    f(u32(r.value[i]));
+                } else {
+                    PG_UNROLL
+                    for (i32 w = 0; w < Width / 4; w++) f(r.value[i][w]);
+                }
+            }
+        }
+    }
+
+  private:
+    PG_DEVICE static coord place_of(i32 thread, i32 round) {
+        const i32 chunk = thread + round * Threads;
+        return geometry::origin(chunks % Threads == 0 || chunk < chunks ? chunk : 0);
+    }
+
+    // One of the strides is known to be 1.
+    PG_DEVICE static i64 row_step(const tile_source& s) { return Global == major::mn ? 1 : s.row; }
+    PG_DEVICE static i64 k_step(const tile_source& s) { return Global == major::k ? 1 : s.col; }
+
+    PG_DEVICE static chunk load(const u8* first, u32 place) { return *(global<chunk>)((global<u8>)first + place); }
+
+    PG_DEVICE static void store(const registers& r, u8* stage, i32 thread) {
+        using stored = typename Stage::element;
         PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) {
+        for (i32 i = 0; i < held; i++) {
             if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
             const coord o = geometry::origin(thread + i * Threads);
             if constexpr (same_type<stored, Element> && (vector == 1 || along_mn == (Stage::order == major::mn))) {
@@ -96,7 +196,6 @@ struct vgpr_copy {
         }
     }
 
-  private:
     template <class To>
     PG_DEVICE static To convert(Element x) {
         if constexpr (same_type<To, Element>) {
@@ -124,20 +223,13 @@ struct vgpr_copy {
         }
     }
 
-    // Where a round of threads fills whole rows of chunks, rounds are a uniform distance apart: one scalar step instead
-    // of a 64-bit product for every chunk.
-    static constexpr i32 row_of_chunks = along_mn ? geometry::chunks_mn : geometry::chunks_k;
-    static constexpr bool even_rounds = Threads % row_of_chunks == 0;
-
-    PG_DEVICE static i64 place(const tile_source& s, coord at) { return i64(at.row) * s.row + i64(at.col) * s.col; }
-
     // Neighbouring threads take neighbouring elements of the contiguous dimension, a few at a time, so that their loads
     // overlap. fetch may write the stage: schedules call it only once the stage's readers have left, as asynchronous
     // copies need it.
-    PG_DEVICE static void by_element(const Element* tile, const tile_source& s, u8* stage, i32 left_mn, i32 left_k,
-                                     i32 thread) {
+    PG_DEVICE static void by_element(const registers& r, const tile_source& s, u8* stage, i32 k, i32 thread) {
         using stored = typename Stage::element;
         constexpr i32 elements = Stage::mn * Stage::k, together = 4;
+        const Element* tile = static_cast<const Element*>(r.tile) + k * k_step(s);
         thread = vendor::opaque_vector(thread);  // a rare path: its addresses are not worth registers in the main loop
         PG_ROLLED
         for (i32 first = thread; first < elements; first += Threads * together) {
@@ -146,7 +238,9 @@ struct vgpr_copy {
             for (i32 i = 0; i < together; i++) {
                 const coord o = element_at(first + i * Threads);
                 x[i] = single{};
-                if (o.row < left_mn && o.col < left_k) x[i] = *(global<single>)(tile + place(s, o));
+                if (o.row < r.left_mn && o.col < r.left_k) {
+                    x[i] = *(global<single>)(tile + o.row * row_step(s) + o.col * k_step(s));
+                }
             }
             PG_UNROLL
             for (i32 i = 0; i < together; i++) {

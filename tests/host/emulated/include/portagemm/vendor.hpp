@@ -272,6 +272,27 @@ void pair_barrier(int, int) {
 inline int opaque_scalar(int x) { return x; }
 inline int opaque_vector(int x) { return x; }
 
+inline int uniform(int x) { return x; }
+inline const void* uniform(const void* p) { return p; }
+template <class T>
+inline T unspecified() {  // not zero: what is unspecified must not matter
+    T x;
+    std::memset(&x, 0xff, sizeof(x));
+    return x;
+}
+template <int Level>
+inline void priority() {}
+inline void keep_order() {}
+inline void spread_step() {}
+inline unsigned doubled_less_one(unsigned x) {
+    return unsigned((unsigned short)(2 * x - 1)) | unsigned((unsigned short)(2 * (x >> 16) - 1)) << 16;
+}
+
+template <class T>
+inline const T* in_global(const T* p) {
+    return p;
+}
+
 inline float bits_to_fp32(unsigned bits) { return __builtin_bit_cast(float, bits); }
 inline unsigned fp32_to_bits(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
