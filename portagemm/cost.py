@@ -19,7 +19,7 @@ _MEMORY_EFFICIENCY = 0.9
 _MATRIX_EFFICIENCY = 0.75
 #: Bandwidth from the last-level cache into the units, as a multiple of the memory's.
 _FEED_RATIO = 4.0
-#: Seconds a block needs for 64 elements of K however small its tile: waiting, and matrix instructions in a row.
+#: Seconds a block needs for a step of K however small its tile: waiting, and matrix instructions in a row.
 _STEP = 0.28e-6
 #: Part of the feed's time that the matrix unit does not hide.
 _FEED_EXPOSED = 0.58
@@ -44,9 +44,18 @@ def _ceil(a: int, b: int) -> int:
 
 
 def estimate(
-    problem: GemmProblem, tile: TileConfig, tiles: int, persistent: bool, board: Board, slices: int = 1
+    problem: GemmProblem,
+    tile: TileConfig,
+    tiles: int,
+    persistent: bool,
+    board: Board,
+    slices: int = 1,
+    step: int = 64,
 ) -> Estimate:
-    """The time of `tiles` tiles (of all batches and slices; along m of a whole cluster) of a problem on a board."""
+    """The time of `tiles` tiles (of all batches and slices; along m of a whole cluster) of a problem on a board.
+
+    `step`: elements of K that a block waits for at a time.
+    """
     block_m, block_n, block_k = tile.block
     size = problem.a.dtype.bytes
     units = max(1, board.compute_units)
@@ -64,7 +73,7 @@ def estimate(
     feed_rate = memory_rate * _FEED_RATIO / units
     feed = feed_bytes / feed_rate
     unit = side_by_side * max(matrix + _FEED_EXPOSED * feed, feed)
-    one_block = max(unit, depth / 64 * _STEP)
+    one_block = max(unit, depth / step * _STEP)
     overhead = 0.0 if persistent and tile.split == 1 else _ROUND * (1 if tile.resident > 1 else 2)
     overhead += _HANDOVER * tile.split * (1 if tile.resident > 1 else 2) if tile.split > 1 else 0.0
     compute = rounds * (one_block + overhead)

@@ -234,6 +234,8 @@ COPIES: dict[str, CopyPart] = {
         "portagemm/arch/sm90.hpp",
         "pg::arch::tensor_copy<{element}, {stage}, pg::arch::operand_name::{operand}, {slices}>",
     ),
+    # Straight into registers, chunk by chunk: what kernels/gemv.hpp does without a stage.
+    "load": CopyPart("kernels/gemv.hpp", "", _ANY_WIDTH, converts=True),
     "pack": CopyPart(
         "portagemm/arch/host.hpp",
         "pg::arch::pack_copy<{element}, {stage}, pg::major::{major}>",
@@ -254,6 +256,7 @@ class SchedulePart:
         barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
         lends_stages: whether the store uses the stages' memory instead of its own.
+        rows: it takes no more rows than a tile has (kernels/gemv.hpp).
     """
 
     header: str
@@ -264,9 +267,12 @@ class SchedulePart:
     barrier_bytes: int = 0
     persistent: bool = False
     lends_stages: bool = False
+    rows: bool = False
 
 
 SCHEDULES: dict[str, SchedulePart] = {
+    # No main loop but a body of its own: a tile's `stages` are the chunks that a lane has on their way at a time.
+    "gemv": SchedulePart("kernels/gemv.hpp", "", ("load",), rows=True),
     "single_buffer": SchedulePart(
         "portagemm/schedule/single_buffer.hpp", "pg::single_buffer<{threads}>", ("register", "pack")
     ),
@@ -340,6 +346,10 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
     stages = sum(_round_up(mn * block_k * element, _STAGE_ALIGN) for mn in (block_m, block_n)) * tile.stages
     waves = tile.waves[0] * tile.waves[1]
     wave_n = block_n // tile.waves[1]
+    if config.schedule == "gemv":  # gemv_tile::shared
+        outputs = block_m * block_n
+        parts = max(1, min(wave_size, waves * wave_size // outputs))
+        return _round_up(outputs * (wave_size + 1 + parts) * 4, 16)
     if config.store == "staged":
         strips = waves * part.m(wave_size, wave_n) * (config.columns + 8) * 4
     elif config.store == "tensor":
@@ -395,6 +405,60 @@ PG_ENTRY({symbol}, pg::gemm_args<config>, {threads}, config::schedule::min_block
 """
 
 
+_GEMV_TEMPLATE = """\
+{arch_config}
+#include <kernels/gemv.hpp>
+
+namespace {{
+struct config {{
+    using element = {element};
+    using element_d = {d};
+    using tile = pg::gemv_tile<{block_m}, {block_n}, {block_k}, {waves}, {stages}>;
+    static constexpr int width_a = {width_a}, width_b = {width_b};
+    static constexpr pg::major major_a = pg::major::{major_a};
+    using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
+}};
+static_assert(sizeof(config::tile::shared) <= {shared_bytes}, "the planner counts shared memory wrongly");
+static_assert(config::tile::threads == {threads} && {threads} <= pg::arch_config::threads_per_block);
+}}  // namespace
+
+PG_ENTRY({symbol}, pg::gemv_args, {threads}, {min_blocks}, pg::gemv<config>)
+"""
+
+
+def _gemv_text(config: KernelConfig, profile: ArchProfile) -> str:
+    tile, threads = config.tile, block_threads(config, profile.wave_size)
+    return _GEMV_TEMPLATE.format(
+        arch_config=arch_config(profile),
+        element=_cpp(config.a.dtype),
+        d=_cpp(config.d),
+        block_m=tile.block[0],
+        block_n=tile.block[1],
+        block_k=tile.block[2],
+        waves=tile.waves[1],
+        stages=tile.stages,
+        width_a=config.a.width,
+        width_b=config.b.width,
+        major_a=config.a.major,
+        shared_bytes=shared_bytes(config, profile.wave_size),
+        threads=threads,
+        min_blocks=max(1, _RESIDENT_THREADS // threads),
+        symbol=config.symbol(profile.arch),
+        **_epilogue_words(config),
+    )
+
+
+def _epilogue_words(config: KernelConfig) -> dict[str, str]:
+    """What the template's epilogue is made of."""
+    return {
+        "activation": config.activation,
+        "has_c": str(config.c is not None).lower(),
+        "has_bias": str(config.bias is not None).lower(),
+        "c": _cpp(config.c or "fp32"),
+        "bias": _cpp(config.bias or "fp32"),
+    }
+
+
 def _cpp(dtype: str) -> str:
     return BY_NAME[dtype].cpp
 
@@ -410,6 +474,8 @@ def _accumulator(tile: TileConfig) -> str:
 
 def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
     """The source of one kernel: generated facts, the headers of its parts, and one instantiation."""
+    if config.schedule == "gemv":
+        return _gemv_text(config, profile)
     tile, part, schedule = config.tile, ATOMS[config.tile.atom], SCHEDULES[config.schedule]
     block_m, block_n, block_k = tile.block
     waves_m, waves_n = tile.waves
@@ -477,15 +543,11 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
         copy_b=copy(config.b, "b"),
         copy_args="pg::arch::tensor_copy_args" if tensor else "pg::no_copy_args",
         accumulator=_accumulator(tile),
-        activation=config.activation,
-        has_c=str(config.c is not None).lower(),
-        has_bias=str(config.bias is not None).lower(),
-        c=_cpp(config.c or "fp32"),
-        bias=_cpp(config.bias or "fp32"),
         store=store,
         shared_bytes=shared_bytes(config, profile.wave_size),
         threads=threads,
         symbol=config.symbol(profile.arch),
+        **_epilogue_words(config),
     )
 
 

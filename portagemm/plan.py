@@ -199,6 +199,12 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         wanted = "tf32" if dtype == "fp32" and problem.precision == "tf32" else dtype
         raise _Rejected(f"{tile.atom} takes {', '.join(atom.a)}, not {wanted}")
     block_m, block_n, _ = tile.block
+    if SCHEDULES[schedule].rows:
+        if problem.m > block_m:
+            raise _Rejected(f"takes up to {block_m} rows, there are {problem.m}")
+        if major_of(problem.b) != "k":
+            along = "N" if major_of(problem.b) == "mn" else "nothing"
+            raise _Rejected(f"reads B along K, and B is contiguous along {along}")
     a = _operand("a", problem.a, tile, schedule, block_m, problem, tile.cluster)
     b = _operand("b", problem.b, tile, schedule, block_n, problem, tile.cluster)
     if a.copy == "tensor" and not (problem.m and problem.n and problem.k):
@@ -208,7 +214,9 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
     contiguous = 0 if along == "m" else 1
     vector = access_bytes(d, contiguous) // d.dtype.bytes if d.strides[contiguous] == 1 else 1
     columns = 0
-    if tile.atom == "host_panel":
+    if SCHEDULES[schedule].rows:
+        store, along, vector = "direct", "n", 1
+    elif tile.atom == "host_panel":
         store, along, vector = "direct", "n", vector if along == "n" else 1
     elif tile.split > 1:
         store = "split"
@@ -261,7 +269,7 @@ def _launchable(
         )
     if tile.cluster * tile.split > limits.cluster:
         raise _Rejected(f"needs clusters of {tile.cluster * tile.split}, the device has {limits.cluster}")
-    block_m, block_n, _ = tile.block
+    block_m, block_n, block_k = tile.block
     tiles_m = -(-problem.m // (block_m * tile.cluster))
     tiles_n = -(-problem.n // block_n)
     batches = 1
@@ -282,7 +290,9 @@ def _launchable(
     grid = max(blocks, min(grid * blocks, limits.grid // blocks * blocks))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
-    expected = estimate(problem, tile, tiles, one_wave, board, slices)
+    # A stage of 64 elements, or a chunk a lane.
+    step = profile.wave_size * block_k * tile.stages if schedule.rows else 64
+    expected = estimate(problem, tile, tiles, one_wave, board, slices, step)
     return GemmPlan(
         kernel=kernel,
         grid=grid,
@@ -401,7 +411,7 @@ def _considered(
     for schedule, tile in _tiles(profile):
         try:
             faced = exchanged(problem) if tile.swap else problem
-            if tile.swap and faced.n > tile.block[1]:
+            if tile.swap and not SCHEDULES[schedule].rows and faced.n > tile.block[1]:
                 raise _Rejected(f"swaps operands for up to {tile.block[1]} rows, there are {faced.n}")
             kernel = _kernel(faced, profile, schedule, tile)
             whole = _launchable(faced, profile, device, board, kernel)
@@ -492,7 +502,7 @@ def _as_measured(problem: GemmProblem, plans: list[GemmPlan], found: tuning.Foun
     if chosen is None:
         return None
     tile = chosen.kernel.tile
-    rows = tile.block[1] if tile.swap else tile.block[0] * tile.cluster
+    rows = tile.block[1 if tile.swap else 0] * tile.cluster
     if -(-problem.m // rows) != -(-found.m // rows):
         return None
     return replace(chosen, raster=min(measured.raster, max(1, chosen.tiles_m)))

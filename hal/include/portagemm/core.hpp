@@ -41,22 +41,23 @@ inline constexpr bool same_type<A, A> = true;
 template <class...>
 inline constexpr bool unsupported = false;
 
-// Raw aligned bytes: the unit of vector accesses, which every compiler here turns into one instruction.
+// Raw aligned bytes: the unit of vector accesses, which every compiler here turns into one instruction. They stand for
+// elements of any type, so compilers must not conclude from the type that two accesses never meet.
 template <int Bytes>
-struct alignas(Bytes) bytes {
+struct __attribute__((may_alias, aligned(Bytes))) bytes {
     static_assert(is_power_of_two(Bytes) && Bytes <= 16);
     u8 byte[Bytes];
 };
 template <>
-struct alignas(4) bytes<4> {
+struct __attribute__((may_alias, aligned(4))) bytes<4> {
     u32 word[1];
 };
 template <>
-struct alignas(8) bytes<8> {
+struct __attribute__((may_alias, aligned(8))) bytes<8> {
     u32 word[2];
 };
 template <>
-struct alignas(16) bytes<16> {
+struct __attribute__((may_alias, aligned(16))) bytes<16> {
     u32 word[4];
 };
 

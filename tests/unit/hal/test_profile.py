@@ -71,7 +71,7 @@ def set_key(*keys: object, value: object) -> Callable[[dict], None]:
         ),
         (set_key("tiles", "multistage", 0, "cluster", value=2), ["[0].cluster", "given 2", "at most 1"]),
         (lambda d: d["tiles"].pop("multistage"), ["key tiles", "multistage has none"]),
-        (set_key("schedules", value=["single_buffer"]), ["key tiles.multistage", "not in schedules"]),
+        (set_key("schedules", value=["single_buffer"]), ["key tiles.gemv", "not in schedules"]),
         (set_key("boards", 0, "memory_bandwidth", value="2e12"), ["memory_bandwidth", "'2e12'", "1.0e+12"]),
         (set_key("dtypes", "native", value=["fp17"]), ["key dtypes.native[0]", "'fp17'", "bf16"]),
     ],

@@ -92,6 +92,12 @@ __device__ __forceinline__ unsigned pack_bf16(float low, float high) {
     return d;
 }
 
+// A pointer that is known to lead to global memory; the compiler finds out by itself.
+template <class T>
+__device__ __forceinline__ const T* in_global(const T* p) {
+    return p;
+}
+
 // Address of shared memory as PTX's shared-window instructions take it.
 __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));

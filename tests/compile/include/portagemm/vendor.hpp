@@ -47,6 +47,11 @@ inline shared_address_in_use shared_address(const void* p) {
     return {unsigned(static_cast<const unsigned char*>(p) - shared_base)};
 }
 
+template <class T>
+inline const T* in_global(const T* p) {
+    return p;
+}
+
 inline float bits_to_fp32(unsigned bits) {
     float x;
     __builtin_memcpy(&x, &bits, 4);

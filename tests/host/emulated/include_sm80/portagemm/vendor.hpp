@@ -279,6 +279,11 @@ inline void barrier(int scope) {
 }
 inline void pair_barrier(int, int) {}
 
+template <class T>
+inline const T* in_global(const T* p) {
+    return p;
+}
+
 inline float bits_to_fp32(unsigned bits) { return __builtin_bit_cast(float, bits); }
 inline unsigned fp32_to_bits(float x) { return __builtin_bit_cast(unsigned, x); }
 inline float fma(float a, float b, float c) { return std::fma(a, b, c); }
