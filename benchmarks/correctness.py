@@ -16,6 +16,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--quick", action="store_true", help="the short list")
+    parser.add_argument("--first", type=int, default=0, help="only so many cases of the list")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no further case after so long")
     parser.add_argument("--threads", type=int, default=4, help="CPU threads of the referee")
     parser.add_argument("--json", type=Path)
@@ -29,7 +30,7 @@ def main() -> int:
     started = time.monotonic()
     device = launch.device_of(torch.device(arguments.device))
     profile = launch.selection_of(device).profile
-    todo = testing.cases(device.backend, quick=arguments.quick)
+    todo = testing.cases(device.backend, quick=arguments.quick)[: arguments.first or None]
     results: list[testing.CaseResult] = []
     done = 0
     for case in todo:

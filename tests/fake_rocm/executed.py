@@ -5,7 +5,6 @@ Only the memory of the argument block's operands may be touched, each to the las
 
 from __future__ import annotations
 
-import struct
 import sys
 from math import prod
 from pathlib import Path
@@ -41,22 +40,15 @@ class Execute:
 
 
 def operands(launch: Launch) -> list[tuple[str, int, int]]:
-    """(name, address, bytes) of the operands a GEMM's argument block names."""
-    m, n, k, _, *batch = struct.unpack_from("<8i", launch.arguments, model.REST)
-    parts = launch.kernel.split("_")
-    dtype = model.DTYPES[parts[2]]
-    dtypes = {
-        "a": dtype,
-        "b": dtype,
-        "c": model.epilogue_dtype(parts, "c", dtype),
-        "d": model.DTYPES.get(parts[3], dtype),
-        "bias": model.epilogue_dtype(parts, "bias", dtype),
-    }
+    """(name, address, bytes) of the operands the argument block names."""
+    x = model.arguments(launch)
+    extents = {"a": (x.m, x.n) if x.reduces else (x.m, x.k), "b": (x.n, x.k)}
+    sliced = "a" if x.reduces else "d"
     found = []
-    for index, (name, extents) in enumerate(
-        {"a": (m, k), "b": (n, k), "c": (m, n), "d": (m, n), "bias": (m, n)}.items()
-    ):
-        operand = model.operand(launch.arguments, index)
-        if operand.address and prod((*batch, *extents)):
-            found.append((name, operand.address, operand.bytes(extents, tuple(batch), dtypes[name])))
+    for name, operand in x.operands.items():
+        shape = extents.get(name, (x.m, x.n))
+        if operand.address and prod((*x.batch, *shape)):
+            size = operand.bytes(shape, x.batch, x.dtypes[name])
+            more = max(x.slices - 1, 0) * x.slice_d * x.dtypes[name].itemsize if name == sliced else 0
+            found.append((name, operand.address, size + more))
     return found

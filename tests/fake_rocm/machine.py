@@ -86,6 +86,7 @@ class Machine:
         torch.version.hip = "7.0.51831"
         torch._C._cuda_getCurrentRawStream = self._current_stream  # type: ignore[attr-defined]
         launch._device = _TensorsOnCard(self)  # type: ignore[assignment]
+        launch.workspace = lambda device, size: torch.empty(size, dtype=torch.uint8)
 
     def _current_stream(self, index: int) -> int:
         # A CPU tensor has no index, so an operation asks for that of 0 and means the tensor's own card.

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from machine import Launch
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
+ACTIVATIONS: dict[
+    str, Callable[[torch.Tensor], torch.Tensor]
+] = {  # a name that begins another comes after it
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "gelu": torch.nn.functional.gelu,
+    "relu": torch.nn.functional.relu,
+    "silu": torch.nn.functional.silu,
+}
 OPERAND_BYTES, REST = 56, 280  # hal/include/portagemm/params.hpp
 
 
@@ -37,35 +46,91 @@ class Matrix:
         return torch.frombuffer(raw, dtype=dtype).as_strided(shape, strides)
 
 
-def operand(block: bytes, index: int) -> Matrix:
+def _operand(block: bytes, index: int) -> Matrix:
     address, row, column, *batch = struct.unpack_from("<Q6q", block, index * OPERAND_BYTES)
     return Matrix(address, (row, column), tuple(batch))
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """A GEMM's or a reduce kernel's argument block, with the dtypes its kernel's name gives.
+
+    K comes in `slices` parts of `slice_k`, whose sums lie `slice_d` elements apart.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    alpha: float
+    beta: float
+    tiles: int
+    slices: int
+    slice_k: int
+    slice_d: int
+    operands: dict[str, Matrix]
+    dtypes: dict[str, torch.dtype]
+    reduces: bool
+
+
+def arguments(launch: Launch) -> Arguments:
+    """The launch's arguments."""
+    block, parts = launch.arguments, launch.kernel.split("_")
+    m, n, k, _, *batch = struct.unpack_from("<8i", block, REST)
+    alpha, beta, tiles = struct.unpack_from("<2fq", block, REST + 32)
+    slices, slice_k, slice_d = struct.unpack_from("<2iq", block, REST + 56)
+    reduces = parts[2] == "reduce"
+    named = [DTYPES[name] for name in (part.partition("x")[0] for part in parts) if name in DTYPES]
+    first, out = named[0], named[1] if len(named) > 1 and parts[3] in DTYPES else named[0]
+    dtypes = {
+        "a": torch.float32 if reduces else first,
+        "b": first,
+        "c": _epilogue_dtype(parts, "c", first),
+        "d": out,
+        "bias": _epilogue_dtype(parts, "bias", first),
+    }
+    operands = {name: _operand(block, i) for i, name in enumerate(dtypes)}
+    return Arguments(
+        m, n, k, tuple(batch), alpha, beta, tiles, slices, slice_k, slice_d, operands, dtypes, reduces
+    )
+
+
 def execute(launch: Launch) -> None:
-    """D = alpha * A B^T + beta * C + bias, rounded once. Raises where the launch cannot be right."""
-    block = launch.arguments
-    m, n, k, _ = struct.unpack_from("<4i", block, REST)
-    batch = struct.unpack_from("<4i", block, REST + 16)
-    alpha, beta = struct.unpack_from("<2f", block, REST + 32)
-    (tiles,) = struct.unpack_from("<q", block, REST + 40)
-    parts = launch.kernel.split("_")
-    dtype = DTYPES[parts[2]]
-    out = DTYPES.get(parts[3], dtype)
-    if launch.block % 64 or not 1 <= launch.grid <= tiles:
-        raise ValueError(f"{launch.grid} blocks of {launch.block} threads for {tiles} tiles")
-    a, b, c, d, bias = (operand(block, i) for i in range(5))
-    result = alpha * a.tensor((m, k), batch, dtype).double() @ b.tensor((n, k), batch, dtype).double().mT
-    if beta != 0:
-        result += beta * c.tensor((m, n), batch, epilogue_dtype(parts, "c", dtype)).double()
-    if bias.address:
-        result += bias.tensor((m, n), batch, epilogue_dtype(parts, "bias", dtype)).double()
-    if "gelu" in parts or "relu" in parts or "silu" in parts:
-        raise NotImplementedError("activations")
-    d.tensor((m, n), batch, out).copy_(result.to(out))
+    """D = act(alpha * A B^T + beta * C + bias), rounded once. Raises where the launch cannot be right."""
+    x = arguments(launch)
+    if launch.block % 32 or not 1 <= launch.grid <= x.tiles:
+        raise ValueError(f"{launch.grid} blocks of {launch.block} threads for {x.tiles} pieces of work")
+
+    def view(name: str, extents: tuple[int, int], piece: int = 0) -> torch.Tensor:
+        operand, dtype = x.operands[name], x.dtypes[name]
+        moved = replace(operand, address=operand.address + piece * x.slice_d * dtype.itemsize)
+        return moved.tensor(extents, x.batch, dtype)
+
+    if x.reduces:
+        sums = [view("a", (x.m, x.n), piece).double() for piece in range(x.slices)]
+        view("d", (x.m, x.n)).copy_(_epilogue(launch, x, torch.stack(sums).sum(0), view))
+        return
+    a, b = view("a", (x.m, x.k)).double(), view("b", (x.n, x.k)).double()
+    if x.slices <= 1:
+        view("d", (x.m, x.n)).copy_(_epilogue(launch, x, a @ b.mT, view))
+        return
+    for piece in range(x.slices):
+        part = slice(piece * x.slice_k, (piece + 1) * x.slice_k)
+        view("d", (x.m, x.n), piece).copy_(a[..., part] @ b[..., part].mT)
 
 
-def epilogue_dtype(parts: list[str], prefix: str, otherwise: torch.dtype) -> torch.dtype:
+def _epilogue(
+    launch: Launch, x: Arguments, sums: torch.Tensor, view: Callable[[str, tuple[int, int]], torch.Tensor]
+) -> torch.Tensor:
+    result = x.alpha * sums
+    for name, factor in (("c", x.beta), ("bias", 1.0)):
+        if factor != 0 and x.operands[name].address:
+            result = result + factor * view(name, (x.m, x.n)).double()
+    activation = next((name for name in ACTIVATIONS if f"_{name}" in launch.kernel), None)
+    return ACTIVATIONS[activation](result) if activation is not None else result
+
+
+def _epilogue_dtype(parts: list[str], prefix: str, otherwise: torch.dtype) -> torch.dtype:
     """The dtype the kernel's name gives for C ("cfp32") or the bias ("biasfp16")."""
     names = [part.removeprefix(prefix) for part in parts if part.startswith(prefix)]
     return next((DTYPES[name] for name in names if name in DTYPES), otherwise)
