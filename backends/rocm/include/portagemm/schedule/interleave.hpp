@@ -16,20 +16,24 @@ struct interleave : two_stages<Threads> {
         // without a branch.
         template <i32 S, class Tile>
         PG_DEVICE void fast_step(Tile& tile, typename base::role::template cursors<Tile>& next) {
-            typename Tile::fragments f[2];
-            tile.read(f[0], S, 0);
+            // Operands of the next instructions are read ahead where registers allow: a wave of 32 lanes holds twice as many
+            // for the same tile (WMMA's operands even four times), and other waves of its SIMD fill its waits.
+            constexpr i32 ahead = vendor::wave_size == 64 ? 1 : 0;
+            typename Tile::fragments f[1 + ahead];
+            if (ahead) tile.read(f[0], S, 0);
             PG_UNROLL
             for (i32 kk = 0; kk < Tile::k_steps; kk++) {
-                if (kk + 1 < Tile::k_steps) tile.read(f[(kk + 1) % 2], S, kk + 1);
+                if (kk + ahead < Tile::k_steps) tile.read(f[(kk + ahead) % (1 + ahead)], S, kk + ahead);
                 if (kk == 0) {
                     // NOTE: no barrier before this commit. The other stage was last read in step kt - 1, and the publish
                     // at that step's end came after every wave had read it.
                     this->commit_whole(tile, 1 - S);
                     this->fetch_whole(tile, next);
                 }
-                this->multiply(tile, f[kk % 2], kk);
+                this->multiply(tile, f[kk % (1 + ahead)], kk);
+                if (!ahead) vendor::keep_order();
             }
-            spread<Tile>();
+            if (ahead) spread<Tile>();
             publish<scope::block>(tile.stage_a(1 - S), *this);
         }
 
