@@ -25,9 +25,11 @@ _ADDRESS_NAME = re.compile(
 _HIDDEN = "***"
 _UUID = re.compile(r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b")
 _SERIAL = re.compile(
-    r"(serial(?:[ _]?(?:number|no))?[\"']?\s*[:=,]\s*[\"']?)(?!N/A|\[N/A)([\w-]{4,})", re.IGNORECASE
+    r"(serial(?:[ _]?(?:number|no))?[\"']?\s*[:=,>]\s*[\"']?)(?!N/A|\[N/A)([\w-]{4,})", re.IGNORECASE
 )
 _UNIQUE_ID = re.compile(r"(unique_id[\"']?\s*[: =]\s*[\"']?)(0x[0-9a-fA-F]+|\d+)")
+#: How a mask names an AMD GPU: by the unique_id of KFD, in hexadecimal.
+_AMD_ID = re.compile(r"\bGPU-([0-9a-fA-F]{16})\b")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s@:]+(?::[^/\s@]*)?@")
 _KNOWN_TOKEN = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}|sk-[\w-]{20,}"
@@ -96,6 +98,7 @@ class Redactor:
         text = _UUID.sub(lambda found: _uuid(found[0]), text)
         text = _SERIAL.sub(lambda found: f"{found[1]}0", text)
         text = _UNIQUE_ID.sub(lambda found: found[1] + _number(found[2]), text)
+        text = _AMD_ID.sub(lambda found: f"GPU-{int(_number(str(int(found[1], 16)))):016x}", text)
         text = _URL_LOGIN.sub(rf"\1{_HIDDEN}@", text)
         text = _MAC.sub("00:00:00:00:00:00", text)
         return _KNOWN_TOKEN.sub(_HIDDEN, text)
