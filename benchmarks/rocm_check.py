@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 
 #: Variables that change what ROCm, torch or the package do.
 _VARIABLES = (
-    *("ROCM", "ROCR", "HIP", "HSA", "AMD", "GPU_", "CUDA_VISIBLE", "PORTAGEMM", "PYTORCH", "MIOPEN"),
+    *("ROCM", "ROCR", "HIP", "HSA_", "AMD", "GPU_", "CUDA_VISIBLE", "PORTAGEMM", "PYTORCH", "MIOPEN"),
     *("LD_LIBRARY_PATH", "OMP_NUM_THREADS"),
 )
 
@@ -70,7 +70,7 @@ class Step:
 
 
 #: Name -> (command after the interpreter's name, given the file for its result; seconds it may take).
-Command = tuple[Callable[[Plan, Path], Sequence[str]], int]
+Command = tuple[Callable[[Plan, Path], Sequence[str]], float]
 
 
 def _correctness(plan: Plan, result: Path) -> Sequence[str]:
@@ -149,7 +149,7 @@ def run_step(name: str, plan: Plan) -> Step:
     text = log.read_text(errors="replace")
     step.figures = _figures(result, text)
     ending = (
-        f"stopped after {limit} s"
+        f"stopped after {limit:g} s"
         if code is None
         else f"ended by signal {-code}"
         if code < 0

@@ -71,7 +71,7 @@ def _plan(folder: Path) -> rocm_check.Plan:
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("import time; print('waiting', flush=True); time.sleep(60)", "stopped after 1 s: waiting"),
+        ("import time; print('waiting', flush=True); time.sleep(60)", "stopped after 0.5 s: waiting"),
         ("import os; os.kill(os.getpid(), 11)", "ended by signal 11"),
         ("raise SystemExit('no such thing')", "exit 1: no such thing"),
     ],
@@ -80,7 +80,7 @@ def _plan(folder: Path) -> rocm_check.Plan:
 def test_a_step_that_goes_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, words: str
 ) -> None:
-    monkeypatch.setitem(rocm_check.COMMANDS, "odd", (lambda plan, result: ["-c", code], 1))
+    monkeypatch.setitem(rocm_check.COMMANDS, "odd", (lambda plan, result: ["-c", code], 0.5))
     step = rocm_check.run_step("odd", _plan(tmp_path))
     assert not step.ok and words in step.summary
 
