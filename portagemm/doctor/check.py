@@ -27,6 +27,7 @@ check that only wants another's data, or its place in the order, names it in `af
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
@@ -311,15 +312,20 @@ def check(
     return register
 
 
+@functools.cache
+def _import_checks() -> None:
+    from portagemm.doctor import checks
+
+    for module in pkgutil.iter_modules(checks.__path__):
+        importlib.import_module(f"{checks.__name__}.{module.name}")
+
+
 def all_checks() -> dict[str, Check]:
     """Every check by id, in the order of the groups and, in a group, of definition.
 
     Imports all modules of `portagemm.doctor.checks`.
     """
-    from portagemm.doctor import checks
-
-    for module in pkgutil.iter_modules(checks.__path__):
-        importlib.import_module(f"{checks.__name__}.{module.name}")
+    _import_checks()
     order = list(GROUPS)
     found = sorted(
         _REGISTRY.values(), key=lambda item: order.index(item.group)
