@@ -40,19 +40,15 @@ def partitioning(address: str, devices: Path | None = None) -> Partitioning:
 
 
 def product(address: str, devices: Path | None = None, products: Path | None = None) -> str:
-    """The product's name: the board's own (Instinct), else libdrm's for its device id and revision, else ""."""
+    """The product's name: libdrm's for its device id and revision, as HIP has it, else the board's own, else ""."""
     folder = (devices or DEVICES) / address
-    name = _text(folder / "product_name")
-    if name:
-        return name
     device, revision = _hex(_text(folder / "device")), _hex(_text(folder / "revision"))
-    if device is None or revision is None:
-        return ""
-    for line in _text(products or PRODUCTS).splitlines():
-        parts = [part.strip() for part in line.split(",", 2)]
-        if len(parts) == 3 and (_hex(parts[0]), _hex(parts[1])) == (device, revision):
-            return parts[2]
-    return ""
+    if device is not None and revision is not None:
+        for line in _text(products or PRODUCTS).splitlines():
+            parts = [part.strip() for part in line.split(",", 2)]
+            if len(parts) == 3 and (_hex(parts[0]), _hex(parts[1])) == (device, revision):
+                return parts[2]
+    return _text(folder / "product_name")
 
 
 def _hex(text: str) -> int | None:

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from portagemm.backends.rocm import backend, kfd, pci
 from portagemm.cli.devices import command
+from portagemm.hal.board import board_for
 from portagemm.hal.errors import ProfileError
 from portagemm.hal.profile import for_device
 
@@ -305,24 +306,22 @@ def test_partitions_are_devices(tmp_path: Path, high_bits: bool) -> None:
 
 
 def test_product_names(tmp_path: Path) -> None:
-    """The board's own name, else libdrm's by device and revision, else the kernel's."""
-    root = tree(tmp_path / "t", CPU, GCD, {**NAVI, "location_id": 0x0300}, {**NAVI, "location_id": 0x0400})
-    for address, files in {
-        "0000:83:00.0": {"product_name": "AMD INSTINCT MI250X"},
-        "0000:03:00.0": {"device": "0x744c", "revision": "0xc8"},
-    }.items():
-        folder = tmp_path / "pci" / address
+    """libdrm's name by device and revision, else the board's own, else the kernel's."""
+    both = {"product_name": "AMD INSTINCT MI250 (MCM) OAM", "device": "0x7408", "revision": "0x01"}
+    places = {0x8300: both, 0x9300: {**both, "revision": "0x77"}, 0xA300: {}}
+    for place, files in places.items():
+        folder = tmp_path / "pci" / f"0000:{place >> 8:02x}:00.0"
         folder.mkdir(parents=True)
         for name, text in files.items():
             (folder / name).write_text(text + "\n")
     (tmp_path / "amdgpu.ids").write_text(
-        "# comment\n1.0.0\n744C,\tC8,\tAMD Radeon RX 7900 XTX\n744C,\tCC,\tAMD Radeon RX 7900 XT\n"
+        "# comment\n1.0.0\n7408,\t00,\tanother\n7408,\t01,\tAMD Instinct MI250X\n"
     )
-    assert [d.name for d in kfd.devices(root, {})] == [
-        "AMD INSTINCT MI250X",
-        "AMD Radeon RX 7900 XTX",
-        "aldebaran",
-    ]
+    root = tree(tmp_path / "t", CPU, *({**GCD, "location_id": place} for place in places))
+    found = kfd.devices(root, {})
+    assert [d.name for d in found] == ["AMD Instinct MI250X", "AMD INSTINCT MI250 (MCM) OAM", "aldebaran"]
+    board = board_for(found[0], for_device(found[0]).profile)
+    assert (board.name, board.compute_units) == ("MI250X (one GCD)", 110)
 
 
 @pytest.mark.parametrize(
