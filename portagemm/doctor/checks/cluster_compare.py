@@ -128,8 +128,8 @@ def gpu(ranks: Ranks) -> Result:
         )
 
     groups = ranks.groups(kinds)
-    if len(groups) == 1:
-        if not groups[0][0]:
+    if len(groups) < 2:
+        if not groups or not groups[0][0]:
             return skip("no rank has a GPU")
         return passed(f"{len(groups[0][0])} GPUs on each of {len(ranks.reports)} ranks")
     evidence: list[tuple[str, object]] = [(names(who), "; ".join(value) or "no GPU") for value, who in groups]
