@@ -269,5 +269,7 @@ def _refusal(path: str) -> str | None:
 
 
 def compilers() -> Sequence[HiprtcCompiler | ClangCompiler]:
-    """In order of preference: the machine's own ROCm, then clang."""
+    """In order of preference: the machine's own ROCm, then clang; a clang that PORTAGEMM_CLANG names goes first."""
+    if os.environ.get("PORTAGEMM_CLANG"):
+        return (ClangCompiler(), HiprtcCompiler())
     return (HiprtcCompiler(), ClangCompiler())

@@ -133,6 +133,13 @@ def test_variable_names_one_or_none(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert ClangCompiler().path() == str(own)
 
 
+def test_a_named_clang_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The way round a hiprtc that does not work."""
+    assert [c.name for c in module.compilers()] == ["hiprtc", "clang"]
+    monkeypatch.setenv("PORTAGEMM_CLANG", "/opt/rocm/llvm/bin/amdclang++")
+    assert [c.name for c in module.compilers()] == ["clang", "hiprtc"]
+
+
 def test_identity_has_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = clang_like(tmp_path / "bin", "clang++-19", "AMD clang version 18.0.0 (roc-6.2.0 24292 abc)")
     monkeypatch.setenv("PATH", str(path.parent))
