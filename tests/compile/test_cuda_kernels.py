@@ -25,13 +25,14 @@ import pytest
 from portagemm import delays, plan, prebuild
 from portagemm.backends.cuda.compiler import NvrtcCompiler
 from portagemm.hal.compiler import CompileOptions
-from portagemm.hal.dtypes import BF16, FP16, FP32, DType
+from portagemm.hal.dtypes import BF16, BY_NAME, FP16, FP32, DType
 from portagemm.hal.errors import CompileError
 from portagemm.hal.profile import ArchProfile, all_profiles
 from portagemm.hal.program import ObjectCode
 from portagemm.hal.target import Target
 from portagemm.kernel_config import KernelConfig
 from portagemm.problem import GemmProblem, View, build
+from portagemm.reduce_kernel import ReduceConfig
 
 #: Target, and the profile whose kernels are compiled for it. sm_86 has sm_80's instructions.
 PROFILES = {"sm_80": "a100", "sm_86": "a100", "sm_89": "rtx4090", "sm_90a": "h100"}
@@ -425,7 +426,17 @@ def check_single_buffer(kernel: KernelConfig, code: list[Instruction]) -> None:
     assert not having(loop, *STALLS), "a fence in the main loop"
 
 
+def check_gemv(kernel: KernelConfig, code: list[Instruction]) -> None:
+    wide = [text for text in having(code, "LDG") if ".128" in text]
+    _, columns, chunk = kernel.tile.block
+    loads = columns // kernel.tile.waves[1] * kernel.tile.stages * chunk * BY_NAME[kernel.b.dtype].bytes // 16
+    if kernel.b.width == 16:  # all chunks on their way together, then a loop with one at a time
+        assert len(wide) >= loads, f"{len(wide)} loads of 16 bytes where {loads} are on their way together"
+    assert having(code, "FFMA"), "no FFMA"
+
+
 CHECKS = {
+    "gemv": check_gemv,
     "warp_specialized": check_warp_specialized,
     "multistage": check_multistage,
     "split_multistage": check_split_multistage,
@@ -468,6 +479,18 @@ def test_representatives_compile_for_sm_86(nvrtc: NvrtcCompiler) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
 def test_representatives(nvrtc: NvrtcCompiler, nvdisasm: str, arch: str, tmp_path: Path) -> None:
     check(nvrtc, representatives(arch), Target("cuda", arch, 32), nvdisasm, tmp_path)
+
+
+@pytest.mark.parametrize("arch", PROFILES)
+def test_second_kernels(nvrtc: NvrtcCompiler, arch: str) -> None:
+    """Those that add up slices of K: each output dtype, width and kind of epilogue."""
+    profile, target = all_profiles()[PROFILES[arch]], Target("cuda", arch, 32)
+    kernels = [ReduceConfig(d, vector) for d in ("fp16", "bf16", "fp32") for vector in (1, 4)]
+    kernels += [ReduceConfig("bf16", 8, "bf16", "fp32", "gelu"), ReduceConfig("fp32", 2, None, "fp16", "silu")]
+    for kernel in kernels:
+        source = plan.kernel_source(kernel, profile, target)
+        made = nvrtc.compile(source.text, source.symbol, target, CompileOptions(source.include_dirs))
+        assert not faults(made.log), kernel
 
 
 @pytest.mark.parametrize("part", range(PARTS))
