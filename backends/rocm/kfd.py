@@ -22,6 +22,7 @@ from .visible import Visible, override, visible
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology")
 
 _KFD_DEVICE = Path("/dev/kfd")
+_RENDER_NODES = Path("/dev/dri")
 
 # Bit of `capability`, and type of an io_link (kernel: kfd_topology.h, kfd_crat.h).
 _SRAM_ECC = 0x04000000
@@ -58,6 +59,7 @@ class Node:
         device_id: the chip's PCI device id. address: PCI address ("" unknown).
         sram_ecc: error correction of its on-chip memories is on (the feature sramecc).
         links: XGMI neighbours: node number -> MB/s of all links to it.
+        render_minor: number of its ``/dev/dri/renderD*``, 0 if unknown.
     """
 
     number: int
@@ -75,6 +77,7 @@ class Node:
     address: str
     sram_ecc: bool
     links: Mapping[int, int]
+    render_minor: int
 
     @property
     def arch(self) -> str:
@@ -141,6 +144,7 @@ def _node(folder: Path) -> Node | None:
         address=_address(facts),
         sram_ecc=bool(facts.get("capability", 0) & _SRAM_ECC),
         links=_links(folder),
+        render_minor=facts.get("drm_render_minor", 0),
     )
 
 
@@ -299,13 +303,49 @@ def notes(topology: Path | None = None, environ: Mapping[str, str] | None = None
     return (*found.notes, f"hidden: {hidden}") if hidden else found.notes
 
 
-def access_reason(topology: Path | None = None, device_file: Path | None = None) -> str | None:
-    """Why the kernel's compute interface cannot be used by this process, or None."""
-    device_file = device_file or _KFD_DEVICE
+def access_reason(
+    topology: Path | None = None, device_file: Path | None = None, render_nodes: Path | None = None
+) -> str | None:
+    """Why the kernel's compute interface cannot be used by this process, or None.
+
+    The runtime opens /dev/kfd and the render node of every GPU it is to use.
+    """
+    device_file, render_nodes = device_file or _KFD_DEVICE, render_nodes or _RENDER_NODES
     if not (topology or TOPOLOGY).is_dir():
         return "the kernel shows no AMD compute device (/sys/class/kfd is missing: amdgpu is not loaded)"
-    if not device_file.exists():
-        return f"{device_file} is missing: pass it (and /dev/dri) into the container"
-    if not os.access(device_file, os.R_OK | os.W_OK):
-        return f"{device_file} may not be opened: add the user to the groups render and video"
-    return None
+    reason = _closed(device_file, f"pass it (and {render_nodes}) into the container")
+    if reason is not None:
+        return reason
+    files = [render_nodes / f"renderD{n.render_minor}" for n in nodes(topology) if n.render_minor]
+    closed = [_closed(file, f"pass {render_nodes} into the container") for file in files]
+    return closed[0] if closed and None not in closed else None
+
+
+def _closed(file: Path, missing: str) -> str | None:
+    """Why a device file cannot be opened, and what to do about it; None if it can."""
+    if not file.exists():
+        return f"{file} is missing: {missing}"
+    if os.access(file, os.R_OK | os.W_OK):
+        return None
+    import grp  # not there on Windows, where this is never reached
+
+    group = file.stat().st_gid
+    try:
+        name, members = grp.getgrgid(group).gr_name, grp.getgrgid(group).gr_mem
+    except KeyError:  # the host's group has no name in this container
+        return f"{file} may not be opened: its group has no name here: run the container with --group-add {group}"
+    if _user() in members and group not in os.getgroups():
+        return f"{file} may not be opened: this session is older than the user's membership in {name}: log in again"
+    return (
+        f"{file} may not be opened: add the user to the group {name} that owns it "
+        f"(sudo usermod -aG {name} $USER, then log in again; a container: --group-add {group})"
+    )
+
+
+def _user() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return ""

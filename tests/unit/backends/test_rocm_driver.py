@@ -372,6 +372,11 @@ print(json.dumps(error(lambda: compiler.compile("#error", "pg_kernel", Target("r
     assert lines[-1] == "destroyed"
 
 
+def test_hiprtc_without_a_symbol(run: Any, library: Library) -> None:
+    reason, _ = run(HIPRTC + "print(json.dumps(compiler.unavailable_reason()))", library("-DMISSING_SYMBOL"))
+    assert "libhiprtc.so has no hiprtcVersion" in reason
+
+
 def test_hiprtc_without_library(run: Any, tmp_path: Path) -> None:
     reason, _ = run(HIPRTC + "print(json.dumps(compiler.unavailable_reason()))", tmp_path)
     assert "found no libhiprtc.so" in reason

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -367,6 +368,7 @@ def test_devices_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         "HSA_OVERRIDE_GFX_VERSION_4": "9.4.2",
     }.items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(kfd, "_KFD_DEVICE", tmp_path / "kfd")
     done = CliRunner().invoke(command, [])
     assert done.exit_code == 0, done.output
     for text in (
@@ -387,18 +389,50 @@ def test_devices_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_access_reasons(tmp_path: Path) -> None:
-    root, file = tree(tmp_path / "topology", GCD), tmp_path / "kfd"
-    assert "amdgpu is not loaded" in str(kfd.access_reason(tmp_path / "none", file))
-    assert "pass it (and /dev/dri) into the container" in str(kfd.access_reason(root, file))
+    root, file, dri = tree(tmp_path / "topology", CPU, GCD), tmp_path / "kfd", tmp_path / "dri"
+    assert "amdgpu is not loaded" in str(kfd.access_reason(tmp_path / "none", file, dri))
+    assert f"pass it (and {dri}) into the container" in str(kfd.access_reason(root, file, dri))
     file.write_text("")
-    assert kfd.access_reason(root, file) is None
+    assert f"{dri}/renderD128 is missing: pass {dri} into" in str(kfd.access_reason(root, file, dri))
+    dri.mkdir()
+    (dri / "renderD128").write_text("")
+    assert kfd.access_reason(root, file, dri) is None
 
 
-def test_access_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_render_node_is_enough(tmp_path: Path) -> None:
+    """A container that is given one GPU of several has the render node of that one only."""
+    root = tree(tmp_path / "topology", GCD, {**GCD, "drm_render_minor": 129})
+    (tmp_path / "kfd").write_text("")
+    (tmp_path / "dri").mkdir()
+    (tmp_path / "dri" / "renderD129").write_text("")
+    assert kfd.access_reason(root, tmp_path / "kfd", tmp_path / "dri") is None
+
+
+@pytest.mark.parametrize(
+    ("members", "groups", "words"),
+    [
+        (["somebody"], [7], "add the user to the group render that owns it (sudo usermod -aG render"),
+        (["me"], [7], "this session is older than the user's membership in render: log in again"),
+        (None, [7], "has no name here: run the container with --group-add"),
+    ],
+)
+def test_access_denied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[str] | None, groups: list[int], words: str
+) -> None:
+    """The group is the file's own, and what helps depends on who is in it already."""
+
+    def getgrgid(number: int) -> object:
+        if members is None:
+            raise KeyError(number)
+        return SimpleNamespace(gr_name="render", gr_mem=members)
+
     root, file = tree(tmp_path / "topology", GCD), tmp_path / "kfd"
     file.write_text("")
     monkeypatch.setattr(kfd.os, "access", lambda *_: False)
-    assert "groups render and video" in str(kfd.access_reason(root, file))
+    monkeypatch.setattr(kfd.os, "getgroups", lambda: groups)
+    monkeypatch.setattr("grp.getgrgid", getgrgid)
+    monkeypatch.setattr(kfd, "_user", lambda: "me")
+    assert words in str(kfd.access_reason(root, file, tmp_path / "dri"))
 
 
 def test_backend_without_amd_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
