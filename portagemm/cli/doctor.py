@@ -15,4 +15,8 @@ from portagemm.doctor.main import main
 @click.pass_context
 def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Find out what keeps this machine, container, WSL2 or cluster from using its GPUs."""
-    ctx.exit(main(arguments))
+    try:
+        code = main(arguments)
+    except SystemExit as stopped:  # how its parser ends after --help and wrong usage
+        code = stopped.code if isinstance(stopped.code, int) else 2
+    ctx.exit(code)

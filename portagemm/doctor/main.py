@@ -33,6 +33,13 @@ exit codes: 0 nothing failed, 1 a check failed (with --strict: or warned), 2 wro
 """
 
 
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Writes Usage as the other commands do."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
+
+
 class UsageError(Exception):
     """Wrong usage found after parsing; the message is all the user needs."""
 
@@ -43,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         prog="portagemm doctor",
         description="Find out what keeps this machine, container, WSL2 or cluster from using its GPUs.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_Help,
         allow_abbrev=False,
     )
     what = result.add_argument_group("what to check")
