@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from portagemm.hal.amd import Visible, address_of, arch_of, override, visible
 from portagemm.hal.device import Device
 
 from . import pci
-from .visible import Visible, override, visible
 
 #: Where the kernel shows its compute topology; tests give another folder.
 TOPOLOGY = Path("/sys/class/kfd/kfd/topology")
@@ -85,13 +85,6 @@ class Node:
         return arch_of(self.gfx_target_version)
 
 
-def arch_of(gfx_target_version: int) -> str:
-    """``gfx90a`` of 90010: major and minor in decimal, the stepping one hexadecimal digit."""
-    major, rest = divmod(gfx_target_version, 10000)
-    minor, stepping = divmod(rest, 100)
-    return f"gfx{major}{minor:x}{stepping:x}"
-
-
 def _properties(path: Path) -> dict[str, int]:
     """The ``key value`` lines of a properties file; empty when it may not be read.
 
@@ -141,19 +134,11 @@ def _node(folder: Path) -> Node | None:
         integrated=facts.get("cpu_cores_count", 0) > 0,
         unique_id=facts.get("unique_id", 0),
         device_id=facts.get("device_id", 0),
-        address=_address(facts),
+        address=address_of(facts),
         sram_ecc=bool(facts.get("capability", 0) & _SRAM_ECC),
         links=_links(folder),
         render_minor=facts.get("drm_render_minor", 0),
     )
-
-
-def _address(facts: Mapping[str, int]) -> str:
-    """``0000:83:00.0`` of domain and location_id: bus in bits 15:8, device in 7:3, function in 2:0."""
-    place = facts.get("location_id")
-    if place is None:
-        return ""
-    return f"{facts.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
 
 
 def _links(folder: Path) -> dict[int, int]:

@@ -1,5 +1,6 @@
-"""Which GPUs a process may use, by environment: two layers of masks, and the override of a GPU's target.
+"""AMD GPUs as the kernel and the environment describe them: names, places, two layers of masks, the override.
 
+The ROCm backend and the doctor both decide by these. Standard library only; nothing here reads the machine.
 What the variables mean is what their readers do: ROCr (`amd_filter_device.cpp`) for ROCR_VISIBLE_DEVICES, its thunk
 (`topology.c`) for HSA_OVERRIDE_GFX_VERSION, HIP (`rocdevice.cpp`) for HIP_VISIBLE_DEVICES and CUDA_VISIBLE_DEVICES.
 """
@@ -11,6 +12,22 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def arch_of(gfx_target_version: int) -> str:
+    """``gfx90a`` of 90010: major and minor in decimal, the stepping one hexadecimal digit."""
+    major, rest = divmod(gfx_target_version, 10000)
+    minor, stepping = divmod(rest, 100)
+    return f"gfx{major}{minor:x}{stepping:x}"
+
+
+def address_of(facts: Mapping[str, int]) -> str:
+    """``0000:83:00.0`` of a KFD node's domain and location_id: bus in bits 15:8, device in 7:3, function in 2:0."""
+    place = facts.get("location_id")
+    if place is None:
+        return ""
+    return f"{facts.get('domain', 0):04x}:{place >> 8 & 0xFF:02x}:{place >> 3 & 0x1F:02x}.{place & 7}"
+
 
 INNER = "ROCR_VISIBLE_DEVICES"
 OUTER = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
