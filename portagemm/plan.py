@@ -275,9 +275,9 @@ def _launchable(
     batches = 1
     for extent in problem.batch:
         batches *= extent
-    if tiles_m * tiles_n >= 1 << 32:
-        raise _Rejected(f"{tiles_m} x {tiles_n} tiles of one batch do not fit 32 bits")
     tiles = tiles_m * tiles_n * batches * slices
+    if tiles >= 1 << 32:
+        raise _Rejected(f"{tiles_m} x {tiles_n} tiles of {batches * slices} batches do not fit 32 bits")
     units = max(1, device.compute_units // tile.cluster)
     one_wave = (schedule.persistent and tile.split == 1 and tile.resident == 1) or device.backend == "cpu"
     grid = tiles

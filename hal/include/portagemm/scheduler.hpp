@@ -29,10 +29,10 @@ struct tile_scheduler {
         if (next >= p.tiles) return false;
         const i64 index = next;
         next += step;
-        // Tiles of one batch fit 32 bits (the planner checks); batches may not.
+        // All tiles fit 32 bits (the planner checks): a 64-bit division is a hundred instructions where there is none.
         const u32 per_batch = u32(p.tiles_m) * u32(p.tiles_n);
-        w.batch = index / per_batch;
-        const u32 tile = u32(index % per_batch);
+        w.batch = u32(index) / per_batch;
+        const u32 tile = u32(index) % per_batch;
         const u32 band_tiles = u32(p.raster) * u32(p.tiles_n);
         const u32 band = tile / band_tiles, in_band = tile % band_tiles;
         const u32 height = min(u32(p.raster), u32(p.tiles_m) - band * u32(p.raster));
@@ -44,8 +44,8 @@ struct tile_scheduler {
         w.k_end = p.k;
         w.slice = 0;
         if (p.slices > 1) {
-            w.slice = i32(w.batch % u32(p.slices));
-            w.batch /= u32(p.slices);
+            w.slice = i32(u32(w.batch) % u32(p.slices));
+            w.batch = u32(w.batch) / u32(p.slices);
             w.k_begin = min(p.k, w.slice * p.slice_k);
             w.k_end = min(p.k, w.k_begin + p.slice_k);
         }
@@ -58,15 +58,17 @@ struct tile_scheduler {
     }
 };
 
-// Elements from an operand's address to its matrix of a batch.
+// Elements from an operand's address to its matrix of a batch (of which there are fewer than 2^32).
 PG_DEVICE i64 batch_offset(const operand& o, const gemm_params& p, i64 batch) {
     i64 offset = 0;
+    u32 rest = u32(batch);
     PG_UNROLL
     for (i32 i = max_batch_dims - 1; i >= 0; i--) {
-        const i64 extent = p.batch[i];
+        const u32 extent = u32(p.batch[i]);
         if (extent > 1) {
-            offset += (batch % extent) * o.batch[i];
-            batch /= extent;
+            const u32 outer = rest / extent;
+            offset += i64(rest - outer * extent) * o.batch[i];
+            rest = outer;
         }
     }
     return offset;

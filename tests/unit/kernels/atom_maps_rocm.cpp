@@ -6,6 +6,7 @@
 #include <portagemm/arch/gfx1100.hpp>
 #include <portagemm/arch/gfx90a.hpp>
 #include <portagemm/arch/gfx950.hpp>
+#include <portagemm/atom/fma.hpp>  // checked by its own static_assert
 
 using namespace pg;
 using namespace pg::arch;

@@ -83,11 +83,15 @@ def test_headers_exist() -> None:
     """Every part's header is a shared one or some backend's."""
     folders = [
         shared_include_dir(),
+        Path(plan.__file__).parent,
         *(d for b in ("cuda", "rocm", "cpu") for d in registry.get(b).include_dirs()),
     ]
+    archs = {name: {p.arch for p in all_profiles().values() if name in p.atoms} for name in ATOMS}
     for parts in (ATOMS, COPIES, SCHEDULES):
         for name, part in parts.items():
-            assert any(Path(folder, part.header).is_file() for folder in folders), f"{name}: {part.header}"
+            for arch in archs[name] if parts is ATOMS else [""]:
+                header = part.header.format(arch=arch)
+                assert any(Path(folder, header).is_file() for folder in folders), f"{name}: {header}"
 
 
 def test_parts_know_each_other() -> None:
