@@ -224,7 +224,7 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
     auto& shared = *reinterpret_cast<gemm_shared<Config>*>(vendor::shared_memory());
 
     schedule::run(shared.sync, [&](auto& role) {
-        using role_type = typename vendor::remove_reference<decltype(role)>::type;
+        using role_type = typename remove_reference<decltype(role)>::type;
         tile_scheduler<typename Config::tile, schedule::cluster, schedule::split> tiles(args.params);
         tile_steps<Config, role_type> tile(args, shared, role.thread);
         work w;

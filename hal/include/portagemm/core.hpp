@@ -37,6 +37,15 @@ inline constexpr bool same_type = false;
 template <class A>
 inline constexpr bool same_type<A, A> = true;
 
+template <class T>
+struct remove_reference {
+    using type = T;
+};
+template <class T>
+struct remove_reference<T&> {
+    using type = T;
+};
+
 // For a static_assert that fires only when its template is used: an arch without the instruction names it.
 template <class...>
 inline constexpr bool unsupported = false;

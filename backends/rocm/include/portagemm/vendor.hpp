@@ -171,13 +171,4 @@ PG_DEVICE unsigned short fp32_to_bf16(float x) {
 PG_DEVICE unsigned pack_fp16(float low, float high) { return fp32_to_fp16(low) | unsigned(fp32_to_fp16(high)) << 16; }
 PG_DEVICE unsigned pack_bf16(float low, float high) { return fp32_to_bf16(low) | unsigned(fp32_to_bf16(high)) << 16; }
 
-template <class T>
-struct remove_reference {
-    using type = T;
-};
-template <class T>
-struct remove_reference<T&> {
-    using type = T;
-};
-
 }  // namespace pg::vendor

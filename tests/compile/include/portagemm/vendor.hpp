@@ -73,15 +73,6 @@ inline unsigned short fp32_to_bf16(float x) { return (unsigned short)(fp32_to_bi
 inline unsigned pack_fp16(float, float) { return 0; }
 inline unsigned pack_bf16(float, float) { return 0; }
 
-template <class T>
-struct remove_reference {
-    using type = T;
-};
-template <class T>
-struct remove_reference<T&> {
-    using type = T;
-};
-
 }  // namespace pg::vendor
 
 // From here on `asm volatile(...)` and `asm(...)` are empty: instructions of another machine. (An `asm` that is not

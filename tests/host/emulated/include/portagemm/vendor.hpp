@@ -307,15 +307,6 @@ inline unsigned short fp32_to_bf16(float x) {
 inline unsigned pack_fp16(float low, float high) { return fp32_to_fp16(low) | unsigned(fp32_to_fp16(high)) << 16; }
 inline unsigned pack_bf16(float low, float high) { return fp32_to_bf16(low) | unsigned(fp32_to_bf16(high)) << 16; }
 
-template <class T>
-struct remove_reference {
-    using type = T;
-};
-template <class T>
-struct remove_reference<T&> {
-    using type = T;
-};
-
 }  // namespace pg::vendor
 
 // The instructions by the names gfx90a.hpp calls them.
