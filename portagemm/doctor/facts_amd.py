@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from portagemm.doctor.facts import AMD, PciDevice, fact, gpus, version_tuple
 from portagemm.doctor.host import Host
 from portagemm.doctor.rocm_versions import INTEGRATED, INTEGRATED_IDS
+from portagemm.hal.amd import Override, address_of, arch_of, override
 
 TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
 _ROCM_LIBRARY = "libhsa-runtime64.so*"
@@ -39,13 +40,6 @@ class Topology:
     nodes: int
 
 
-def gfx_name(version: int) -> str:
-    """gfx90a of 90010: major and minor in decimal, the stepping one hexadecimal digit."""
-    major, rest = divmod(version, 10000)
-    minor, stepping = divmod(rest, 100)
-    return f"gfx{major}{minor:x}{stepping:x}"
-
-
 @fact
 def topology(host: Host) -> Topology:
     """KFD's topology; empty without the driver."""
@@ -61,14 +55,12 @@ def topology(host: Host) -> Topology:
             continue
         if values.get("simd_count", 0) <= 0 or values.get("gfx_target_version", 0) <= 0:
             continue
-        location = values.get("location_id", 0)
-        address = f"{values.get('domain', 0):04x}:{location >> 8 & 0xFF:02x}:{location >> 3 & 0x1F:02x}.{location & 7}"
-        gfx = gfx_name(values["gfx_target_version"])
+        gfx = arch_of(values["gfx_target_version"])
         found.append(
             KfdNode(
                 int(path.split("/")[-2]),
                 gfx,
-                address,
+                address_of(values),
                 values.get("drm_render_minor", -1),
                 values.get("unique_id", 0),
                 gfx in INTEGRATED or values.get("cpu_cores_count", 0) > 0,
@@ -78,21 +70,17 @@ def topology(host: Host) -> Topology:
 
 
 def run_as(host: Host, node: KfdNode) -> str:
-    """The target a GPU is run as: its own, unless HSA_OVERRIDE_GFX_VERSION (or ..._<index>) forces another."""
-    index = topology(host).gpus.index(node)
-    for name in (f"HSA_OVERRIDE_GFX_VERSION_{index}", "HSA_OVERRIDE_GFX_VERSION"):
-        forced = forced_gfx(host.env.get(name, ""))
-        if forced:
-            return forced
-    return node.gfx
+    """The target a GPU is run as: its own, unless HSA_OVERRIDE_GFX_VERSION (or ..._<node>) forces another."""
+    asked = override(node.number, host.env)
+    return forced_gfx(asked) or node.gfx if asked else node.gfx
 
 
-def forced_gfx(value: str) -> str:
-    """gfx1030 of "10.3.0"; "" of what is no such version."""
-    parts = value.split(".")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):
+def forced_gfx(asked: Override) -> str:
+    """gfx1030 of an override with "10.3.0"; "" of nonsense."""
+    if asked.version is None:
         return ""
-    return f"gfx{int(parts[0])}{int(parts[1]):x}{int(parts[2]):x}"
+    major, minor, stepping = asked.version
+    return arch_of(major * 10000 + minor * 100 + stepping)
 
 
 @fact

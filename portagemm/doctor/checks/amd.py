@@ -19,6 +19,7 @@ from portagemm.doctor.facts_amd import (
 from portagemm.doctor.host import Host
 from portagemm.doctor.kernel_log import kernel_log
 from portagemm.doctor.secure_boot import secure_boot
+from portagemm.hal.amd import INNER, OUTER, visible
 
 _NUMA_BALANCING = "/proc/sys/kernel/numa_balancing"
 
@@ -311,9 +312,9 @@ def igpu(ctx: Context) -> Result:
     large = [node for node in found if not node.integrated]
     if not small or not large:
         return skip("not an integrated GPU beside a separate one")
-    visible = ctx.data("amd.visible-mask", "visible")
+    shown = ctx.data("amd.visible-mask", "visible")
     data = {"integrated": [node.gfx for node in small], "separate": [node.gfx for node in large]}
-    if visible is not None and not {node.number for node in small} & set(visible):
+    if shown is not None and not {node.number for node in small} & set(shown):
         return passed(f"{small[0].gfx} is masked out", data=data)
     names = [_mask_name(node, found) for node in large]
     remedies = (
@@ -333,7 +334,7 @@ def _mask_name(node: KfdNode, nodes: tuple[KfdNode, ...]) -> str:
 @check(
     "amd.visible-mask",
     "The masks leave GPUs to use",
-    reads=("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
+    reads=("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
     severity="blocks-use",
     needs=("amd.topology",),
 )
@@ -343,51 +344,28 @@ def visible_mask(ctx: Context) -> Result:
     with absolute indices leave nothing: GPU 3 of one is not there any more."""
     host = ctx.host
     nodes = topology(host).gpus
-    everywhere = [str(node.number) for node in nodes]
-    lower = next(
-        (
-            name
-            for name in ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-            if name in host.env
-        ),
-        "",
-    )
-    names = [name for name in ("ROCR_VISIBLE_DEVICES", lower) if name and name in host.env]
-    left = list(nodes)
-    for name in names:
-        left = masked(left, host.env[name])
-    data = {"visible": [node.number for node in left], "all": len(everywhere), "set": names}
+    found = visible(nodes, lambda node: node.unique_id, host.env)
+    # HIP takes an empty mask for none at all; ROCr does not.
+    outer = next((name for name in OUTER if host.env.get(name)), "")
+    names = [name for name in (INNER, outer) if name and name in host.env]
+    data = {"visible": [node.number for node in found.items], "all": len(nodes), "set": names}
     evidence = [(name, host.env[name]) for name in names]
     if not names or not nodes:
         return passed("no mask is set", data=data)
-    drop = Remedy("Set one of them only.", f"unset {names[0] if len(names) > 1 else lower or names[0]}")
-    if not left:
+    drop = Remedy(
+        "Set one of them only." if len(names) > 1 else "Unset it, or name a GPU that is there.",
+        f"unset {names[0]}",
+    )
+    if not found.items:
         text = " and ".join(f"{name}={host.env[name]!r}" for name in names)
-        return fail(f"{text} leave none of {len(nodes)} GPUs", evidence=evidence, remedies=(drop,), data=data)
+        leaves = "leave" if len(names) > 1 else "leaves"
+        message = f"{text} {leaves} none of {len(nodes)} GPUs"
+        return fail(message, details=found.notes, evidence=evidence, remedies=(drop,), data=data)
     if len(names) > 1:
-        message = f"{' and '.join(names)} are both set: {len(left)} of {len(nodes)} GPUs are left"
-        return warn(message, evidence=evidence, remedies=(drop,), data=data)
-    return passed(f"{names[0]} leaves {len(left)} of {len(nodes)} GPUs", evidence=evidence, data=data)
-
-
-def masked(nodes: list[KfdNode], mask: str) -> list[KfdNode]:
-    """What a mask leaves of the nodes: indices or GPU-<unique id>, up to the first entry that names none."""
-    chosen: list[KfdNode] = []
-    for token in (part.strip() for part in mask.split(",")):
-        if token.isdigit() and int(token) < len(nodes):
-            node = nodes[int(token)]
-        elif token.upper().startswith("GPU-"):
-            name = token[4:].lower().lstrip("0")
-            matches = [node for node in nodes if node.unique_id and f"{node.unique_id:x}" == name]
-            if len(matches) != 1:
-                break
-            node = matches[0]
-        else:
-            break
-        if node in chosen:
-            break
-        chosen.append(node)
-    return chosen
+        message = f"{' and '.join(names)} are both set: {len(found.items)} of {len(nodes)} GPUs are left"
+        return warn(message, details=found.notes, evidence=evidence, remedies=(drop,), data=data)
+    text = f"{names[0]} leaves {len(found.items)} of {len(nodes)} GPUs"
+    return passed(text, details=found.notes[1:], evidence=evidence, data=data)
 
 
 @check(

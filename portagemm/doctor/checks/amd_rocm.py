@@ -6,7 +6,7 @@ import re
 
 from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
 from portagemm.doctor.facts import dotted, version_tuple, wsl
-from portagemm.doctor.facts_amd import RocmInstall, forced_gfx, rocm, rocm_installs, run_as, topology
+from portagemm.doctor.facts_amd import RocmInstall, rocm, rocm_installs, run_as, topology
 from portagemm.doctor.host import Host
 from portagemm.doctor.rocm_versions import (
     AS_OF,
@@ -19,6 +19,7 @@ from portagemm.doctor.rocm_versions import (
     official,
 )
 from portagemm.doctor.tables import compiled_targets
+from portagemm.hal.amd import OVERRIDE, override
 
 
 @check(
@@ -172,35 +173,40 @@ def _needed(gfx: str) -> tuple[int, ...]:
     needs=("amd.topology",),
     after=("amd.rocm-root",),
 )
-def override(ctx: Context) -> Result:
+def forced_target(ctx: Context) -> Result:
     """HSA_OVERRIDE_GFX_VERSION makes ROCm take every GPU for another target. It helps some unsupported GPUs; on a
     supported one it runs the wrong code, and with different GPUs in one machine it is wrong for one of
-    them (HSA_OVERRIDE_GFX_VERSION_0 and so on name one each)."""
+    them (HSA_OVERRIDE_GFX_VERSION_<N>, N a node of KFD's topology, is for one GPU)."""
     host = ctx.host
-    values = host.env.starting("HSA_OVERRIDE_GFX_VERSION")
+    values = host.env.starting(OVERRIDE)
     if not values:
-        return passed("HSA_OVERRIDE_GFX_VERSION is not set")
+        return passed(f"{OVERRIDE} is not set")
     install = rocm(host)
     nodes = topology(host).gpus
     targets = sorted({node.gfx for node in nodes})
-    forced = {name: forced_gfx(value) or f"no target: {value!r}" for name, value in values.items()}
-    evidence = [(name, f"{value} ({forced[name]})") for name, value in values.items()]
-    data = {"targets": targets, "forced": forced}
+    forced = [(node, asked) for node in nodes if (asked := override(node.number, host.env)) is not None]
+    evidence = [(name, value) for name, value in values.items()]
+    evidence += [(f"node {node.number}", f"{node.gfx}, run as {run_as(host, node)}") for node, _ in forced]
+    data = {"targets": targets, "forced": sorted({run_as(host, node) for node, _ in forced})}
     remedy = Remedy("Unset it.", f"unset {' '.join(values)}")
-    everywhere = forced.get("HSA_OVERRIDE_GFX_VERSION", "")
+    nonsense = [asked for _, asked in forced if asked.version is None]
+    if nonsense:
+        message = f"{nonsense[0].variable}={nonsense[0].value} is no version such as 10.3.0"
+        return fail(message, evidence=evidence, remedies=(remedy,), data=data)
+    changed = [(node, asked) for node, asked in forced if run_as(host, node) != node.gfx]
+    if not changed:
+        text = "names the GPUs' own targets" if forced else "names no GPU of this machine"
+        return info(f"{', '.join(values)} {text}", evidence=evidence, data=data)
     release = install.release if install else ()
-    if everywhere:
-        wrong = [gfx for gfx in targets if gfx != everywhere and release and official(gfx, release)]
-        if wrong:
-            message = f"{wrong[0]}, which ROCm supports, is run as {everywhere}"
-            return fail(message, evidence=evidence, remedies=(remedy,), data=data)
-        if len(targets) > 1:
-            message = f"different GPUs ({', '.join(targets)}) are all run as {everywhere}"
-            return fail(message, evidence=evidence, remedies=(remedy,), data=data)
-        if targets == [everywhere]:
-            return info(f"it names the GPU's own target, {everywhere}", evidence=evidence, data=data)
-    names = ", ".join(sorted(set(forced.values())))
-    message = f"{', '.join(targets) or 'the GPU'} is run as {names}, which is not supported"
+    wrong = [node for node, _ in changed if release and official(node.gfx, release)]
+    if wrong:
+        message = f"{wrong[0].gfx}, which ROCm supports, is run as {run_as(host, wrong[0])}"
+        return fail(message, evidence=evidence, remedies=(remedy,), data=data)
+    if len(targets) > 1 and all(asked.variable == OVERRIDE for _, asked in forced):
+        message = f"different GPUs ({', '.join(targets)}) are all run as {run_as(host, nodes[0])}"
+        return fail(message, evidence=evidence, remedies=(remedy,), data=data)
+    node = changed[0][0]
+    message = f"{node.gfx} is run as {run_as(host, node)}, which is not supported"
     return warn(message, evidence=evidence, remedies=(remedy,), data=data)
 
 
