@@ -169,19 +169,6 @@ def smi(host: Host) -> Smi:
 
 
 @fact
-def kernel_log(host: Host) -> str:
-    """The kernel log as far as it may be read: `dmesg`, else the journal's or syslog's file; "" if not at all."""
-    done = host.run(("dmesg",), timeout=5.0, limit=4 << 20)
-    if done.ok and done.stdout:
-        return done.stdout
-    for path in ("/var/log/kern.log", "/var/log/dmesg", "/var/log/messages"):
-        text = host.text(path, 4 << 20)
-        if text:
-            return text
-    return ""
-
-
-@fact
 def expected(host: Host) -> bool:
     """Whether this machine has an NVIDIA GPU in it, or anything that only such a machine has."""
     return bool(

@@ -24,8 +24,6 @@ from portagemm.doctor.runner import run_checks, select
 
 from . import machine_files
 
-pytestmark = pytest.mark.quick
-
 SITE = "/home/alice/venv/lib/python3.11/site-packages"
 
 
@@ -67,6 +65,7 @@ def with_device(machine: MachineFile, major: int, minor: int) -> None:
             )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("driver", "cuda", "status"),
     [
@@ -86,6 +85,7 @@ def test_driver_min(driver: str, cuda: int, status: Status, tmp_path: Path) -> N
     assert examine(machine, tmp_path, "nvidia.driver-min")["nvidia.driver-min"].status is expected
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("driver", "status"), [("525.60.12", Status.FAIL), ("525.60.13", Status.INFO)])
 def test_driver_min_by_the_module_alone(driver: str, status: Status, tmp_path: Path) -> None:
     """Where libcuda is not asked (passive run), the module's version decides, to the last number."""
@@ -95,6 +95,7 @@ def test_driver_min_by_the_module_alone(driver: str, status: Status, tmp_path: P
     assert examine(machine, tmp_path, "nvidia.driver-min")["nvidia.driver-min"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("nvrtc", "cuda", "status"),
     [
@@ -115,6 +116,7 @@ def test_compiler_against_driver(nvrtc: str, cuda: int, status: Status, tmp_path
     assert examine(machine, tmp_path, "tool.ptx-vs-driver")["tool.ptx-vs-driver"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("capability", "nvrtc", "archs", "status"),
     [
@@ -136,6 +138,7 @@ def test_compiler_against_device(
     assert examine(machine, tmp_path, "tool.arch")["tool.arch"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("target", "capability", "runs"),
     [
@@ -163,6 +166,7 @@ def test_where_code_runs(target: str, capability: tuple[int, int], runs: bool) -
     assert target_runs_on(target, capability) is runs
 
 
+@pytest.mark.quick
 def test_tables_are_in_order() -> None:
     drivers = [PACKAGED_DRIVER[cuda] for cuda in sorted(PACKAGED_DRIVER)]
     assert drivers == sorted(drivers)
@@ -173,6 +177,7 @@ def test_tables_are_in_order() -> None:
         assert OLDEST_CAPABILITY[cuda[0]] <= capability
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("family", FAMILY_MINIMUM)
 def test_family_of_a_driver_at_its_edge(family: int) -> None:
     least = FAMILY_MINIMUM[family]
@@ -181,6 +186,7 @@ def test_family_of_a_driver_at_its_edge(family: int) -> None:
     assert family_of_driver(below) == max((f for f in FAMILY_MINIMUM if f < family), default=0)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("cuda", PACKAGED_DRIVER)
 def test_cuda_of_a_driver_at_its_edge(cuda: tuple[int, int]) -> None:
     driver = PACKAGED_DRIVER[cuda]
@@ -190,6 +196,7 @@ def test_cuda_of_a_driver_at_its_edge(cuda: tuple[int, int]) -> None:
     assert cuda_of_driver((700, 1)) is None  # newer than the table: not known
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("release", "affected"),
     [
@@ -205,6 +212,7 @@ def test_reconvergence_fault(release: tuple[int, ...], affected: bool) -> None:
     assert tool.affected_by_reconvergence(release) is affected
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("nvrtc", "status"), [("12.8.93", Status.INFO), ("12.6.85", Status.PASS)])
 def test_known_miscompile(nvrtc: str, status: Status, tmp_path: Path) -> None:
     machine = machine_files.machine("h100")
@@ -212,6 +220,7 @@ def test_known_miscompile(nvrtc: str, status: Status, tmp_path: Path) -> None:
     assert examine(machine, tmp_path, "tool.known-miscompile")["tool.known-miscompile"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("patch", "status"), [(28, Status.FAIL), (29, Status.PASS)])
 def test_glibcxx_floor(patch: int, status: Status, tmp_path: Path) -> None:
     assert libs.GLIBCXX_FLOOR == (3, 4, 29)
@@ -222,6 +231,7 @@ def test_glibcxx_floor(patch: int, status: Status, tmp_path: Path) -> None:
     assert examine(machine, tmp_path, "libs.glibcxx")["libs.glibcxx"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "status"),
     [
@@ -241,6 +251,7 @@ def test_what_comes_before_the_wheel(name: str, status: Status, tmp_path: Path) 
     assert examine(machine, tmp_path, "libs.duplicates")["libs.duplicates"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("width", "widest", "status"),
     [
@@ -259,6 +270,7 @@ def test_link_width(width: str, widest: str, status: Status, tmp_path: Path) -> 
     assert examine(machine, tmp_path, "nvidia.pcie")["nvidia.pcie"].status is status
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("chosen", ["", "fork", "spawn", "forkserver"])
 def test_start_method(chosen: str, tmp_path: Path) -> None:
     machine = machine_files.machine("h100")
@@ -267,6 +279,7 @@ def test_start_method(chosen: str, tmp_path: Path) -> None:
     assert result.status is (Status.WARN if chosen == "fork" else Status.PASS)
 
 
+@pytest.mark.quick
 def test_import_failure_is_looked_up(tmp_path: Path) -> None:
     machine = machine_files.machine("h100")
     for probe in machine.probes:
@@ -280,6 +293,7 @@ def test_import_failure_is_looked_up(tmp_path: Path) -> None:
     assert any("LD_LIBRARY_PATH" in remedy.text for remedy in result.remedies)
 
 
+@pytest.mark.quick
 def test_no_compiler_for_the_cpu_is_told(tmp_path: Path) -> None:
     result = examine(machine_files.machine("slim-image-triton"), tmp_path, "tool.cc")["tool.cc"]
     assert result.status is Status.INFO and "torch" in result.message

@@ -60,7 +60,9 @@ def examine(machine: MachineFile, folder: Path) -> dict[str, Result]:
 @pytest.mark.quick
 def test_healthy(tmp_path: Path) -> None:
     found = examine(healthy(), tmp_path)
-    assert {name: result.status for name, result in found.items()} == dict.fromkeys(("smoke.alloc", "smoke.pinned", "smoke.p2p", "smoke.gemm"), Status.PASS)
+    statuses = {name: result.status for name, result in found.items()}
+    every = ("smoke.alloc", "smoke.pinned", "smoke.p2p", "smoke.gemm")
+    assert statuses == dict.fromkeys(every, Status.PASS)
     assert found["smoke.gemm"].message == "9 products right on 3 devices"
     assert any("profile h100, warp_specialized, wgmma" in line for line in found["smoke.gemm"].details)
 

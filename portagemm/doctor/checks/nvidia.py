@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from portagemm.doctor.check import Context, Remedy, Result, Status, check, fail, info, passed, skip, warn
 from portagemm.doctor.facts import NVIDIA, container, gpus, wsl
-from portagemm.doctor.host import Host
 from portagemm.doctor.nvidia_facts import driver_libraries, module_version
+from portagemm.doctor.secure_boot import secure_boot
 
 REBOOT = Remedy("Reboot, so that the module of the installed driver is loaded.", "sudo reboot", reboot=True)
 _UVM = Remedy("Create the device nodes of nvidia_uvm.", "sudo nvidia-modprobe -u -c=0", root=True)
@@ -90,15 +90,6 @@ def _of(some: int, all_: int) -> str:
     return f"{some} of {all_} NVIDIA GPUs" if all_ > 1 else "the NVIDIA GPU"
 
 
-def secure_boot(host: Host) -> bool | None:
-    """Whether the firmware enforces signatures of kernel modules; None if it does not say."""
-    for path in host.glob("/sys/firmware/efi/efivars/SecureBoot-*"):
-        data = host.data(path, 16)
-        if data and len(data) >= 5:  # four bytes of attributes, then the value
-            return data[4] == 1
-    return None
-
-
 @check(
     "nvidia.module",
     "NVIDIA's kernel module is loaded",
@@ -167,7 +158,7 @@ def module(ctx: Context) -> Result:
         details=details,
         evidence=[
             ("/sys/module/nvidia", "missing"),
-            ("Secure Boot", {True: "on", False: "off", None: "unknown"}[secure]),
+            ("Secure Boot", "on" if secure else "not known to be on"),
         ],
         remedies=remedies,
         data={"secure_boot": secure},

@@ -6,12 +6,12 @@ from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, p
 from portagemm.doctor.checks.nvidia import blocked
 from portagemm.doctor.cuda_codes import CUDA_CODES, describe
 from portagemm.doctor.facts import container, dotted, surroundings, version_tuple, wsl
+from portagemm.doctor.kernel_log import kernel_log
 from portagemm.doctor.nvidia_facts import (
     LIBCUDA_TIMEOUT_S,
     capability,
     cuda_of_driver,
     expected,
-    kernel_log,
     libcuda,
     module_version,
 )

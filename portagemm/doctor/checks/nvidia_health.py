@@ -8,7 +8,8 @@ from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, p
 from portagemm.doctor.checks.nvidia import blocked
 from portagemm.doctor.checks.nvidia_fabric import asked
 from portagemm.doctor.facts import NVIDIA, container, gpus, surroundings, wsl
-from portagemm.doctor.nvidia_facts import SMI_TIMEOUT_S, SmiGpu, cuda_devices, expected, kernel_log, smi
+from portagemm.doctor.kernel_log import kernel_log
+from portagemm.doctor.nvidia_facts import SMI_TIMEOUT_S, SmiGpu, cuda_devices, expected, smi
 
 _SMI = ("nvidia-smi -q -x",)
 _ROOTS = ("nvidia.pci", "nvidia.module", "nvidia.userspace-match")
