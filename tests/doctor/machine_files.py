@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +15,8 @@ from portagemm.doctor.runner import Outcome, run_checks, select
 
 FOLDER = Path(__file__).parent / "machines"
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.machine")))
+#: Where small files cost least; None: the usual folder of temporary files.
+_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 #: Statuses that are findings.
 FINDINGS = ("WARN", "FAIL", "ERR")
 
@@ -31,7 +34,7 @@ def host(name: str, folder: Path) -> Host:
 @functools.cache
 def examine(name: str) -> tuple[Outcome, ...]:
     """What the doctor says of it, with passive and process probes; found out once."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
         return tuple(run_checks(host(name, Path(folder)), select()))
 
 
