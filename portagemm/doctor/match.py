@@ -59,7 +59,8 @@ _PREFIX = re.compile(
       | \(\w+[^()]{0,60}\bpid=\d+[^()]{0,60}\)          # Ray, vLLM
       | \[\s*\d+\.\d{3,}\]                              # kernel log
       | \[?\d{4}[-/]\d\d[-/]\d\d[T\ _]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?
-      | \[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?
+      | \[?(?:\d\d-\d\d\s)?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?
+      | \[\w+\.(?:py|cc|cpp|cu|go):\d+\]\s
       | (?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)\s(?=[A-Z])
       | (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d+\s\d\d:\d\d:\d\d\s\S+\s(?:\S+?(?:\[\d+\])?:)?  # syslog
       | (?:stdout|stderr)\s[FP]\s                       # Kubernetes
@@ -79,12 +80,20 @@ _ESCAPED = re.compile(r"\\[nt]")
 
 _NAMES = {name: code.code for code in CUDA_CODES.values() for name in (code.runtime, code.driver) if name}
 _CODE_NAME = re.compile("|".join(sorted(map(re.escape, _NAMES), key=len, reverse=True)))
-_CODE_NUMBER = re.compile(
-    r"(?:error|errno|err|code|failure|failed|returned|returns|status|result|rc|=)"
-    r"\W{0,6}(?:code|with)?\W{0,4}(?<![\d.])(\d{1,3})(?![\d.]*\d|[kmg]i?b)",
+#: A word that says error, and a number: enough near the name of CUDA.
+_SAID = re.compile(
+    r"(?<!exit)(?<!exited)(?<!http)(?P<word>error|errno|err|failure|failed|code|returned|returns|status|result|rc)"
+    r"\W{0,6}(?:code|with(?:error)?(?:code)?)?\W{0,4}(?<![\d.])(?P<code>\d{1,3})(?![\d.]*\d|%|[kmg]i?b)",
     re.IGNORECASE,
 )
+#: A call of CUDA's and the number it gave.
+_GAVE = re.compile(
+    r"cu(?:da)?[A-Z]\w*(?:\([^()]{0,60}\))?\W{0,3}(?:=|->|:|returned|returns|gave|failed(?:with)?(?:error)?(?:code)?)"
+    r"\W{0,3}(?P<code>\d{1,3})(?![\d.]*\d|%|[kmgKMG]i?[bB])"
+)
 _CUDA_WORD = re.compile(r"cuda|cu[A-Z][a-z]", re.ASCII)
+#: Numbers below this are common: they count only after an outright error close by.
+_COMMON_BELOW = 200
 
 
 def cuda_codes(glued: str) -> dict[int, tuple[int, int]]:
@@ -93,15 +102,19 @@ def cuda_codes(glued: str) -> dict[int, tuple[int, int]]:
     A number counts near the name of CUDA or of one of its functions; 802 to 810 are rare enough alone.
     """
     found: dict[int, tuple[int, int]] = {}
-    for match in _CODE_NAME.finditer(glued):
-        found.setdefault(_NAMES[match[0]], match.span())
-    for match in _CODE_NUMBER.finditer(glued):
-        code = int(match[1])
+    for match in (*_CODE_NAME.finditer(glued), *_GAVE.finditer(glued)):
+        code = int(match["code"]) if "code" in match.re.groupindex else _NAMES[match[0]]
+        if code in CUDA_CODES:
+            found.setdefault(code, match.span())
+    for match in _SAID.finditer(glued):
+        code, word = int(match["code"]), match["word"].lower()
         if code in found or code not in CUDA_CODES:
             continue
-        before = glued[max(0, match.start() - 90) : match.start()].rpartition(";")[2].replace("CUDA", "cuda")
-        error = match[0].lower().startswith(("error", "failure"))
-        if (802 <= code <= 810 and error) or _CUDA_WORD.search(before.replace("Cuda", "cuda")):
+        outright = word in ("error", "errno", "failure", "failed")
+        reach = 90 if code >= _COMMON_BELOW else 24 if outright else 0
+        before = glued[max(0, match.start() - reach) : match.start()].rpartition(";")[2]
+        named = _CUDA_WORD.search(before.replace("CUDA", "cuda").replace("Cuda", "cuda")) if reach else None
+        if named or (802 <= code <= 810 and word in ("error", "failure")):
             found[code] = match.span()
     return found
 
