@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,15 @@ from gcn.machine import Machine
 from gcn.parse import Instruction, instructions
 from gcn.program import Program
 
-from portagemm import testing
+from portagemm import launch, testing
 from portagemm.backends.rocm.backend import BACKEND as ROCM
 from portagemm.backends.rocm.compiler import ClangCompiler
 from portagemm.hal.device import Device
-from portagemm.hal.errors import LaunchError
+from portagemm.hal.errors import LaunchError, PortaGemmError
+from portagemm.hal.profile import get
 from portagemm.hal.program import ArgumentBlock, LaunchConfig, ObjectCode
+from portagemm.kernel_config import KernelConfig
+from portagemm.plan import GemmPlan, kernel_source
 
 #: Emulated cards: profile name -> device.
 DEVICES = {
@@ -135,26 +140,83 @@ class Backend:
         return self._driver
 
 
-class tensors:  # noqa: N801 - read as a verb: with tensors(machine)
-    """While active, operands that portagemm.testing places are the memory that kernels may access."""
+class tensors:  # noqa: N801 - reads like a verb: with tensors(machine)
+    """While active, what portagemm.testing places and workspaces are the memory that kernels may access.
+
+    Operands are read-only. Workspaces begin as NaN.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
 
     def __enter__(self) -> None:
-        self._place = testing.place
+        self._place, self._workspace = testing.place, launch.workspace
+        register = self.machine.memory.register
 
         def place(values: Any, *args: Any) -> testing.Placed:
             placed = self._place(values, *args)
-            address, size = extent(placed.view)
-            self.machine.memory.register(address, size, "operand" if values is not None else "output")
+            output = values is None
+            register(*extent(placed.view), "output" if output else "operand", writable=output)
             return placed
 
-        testing.place = place  # type: ignore[assignment]
+        def workspace(device: Device, size: int) -> torch.Tensor:
+            words = torch.full((-(-size // 4),), float("nan"))
+            register(words.data_ptr(), size, "workspace")
+            return words
+
+        testing.place, launch.workspace = place, workspace  # type: ignore[assignment]
 
     def __exit__(self, *exc: object) -> None:
-        testing.place = self._place
+        testing.place, launch.workspace = self._place, self._workspace
         self.machine.memory.forget()
+
+
+class Always:
+    """launch._device with an emulated card in the CPU's place."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+    def __call__(self, kind: str, index: int) -> Device:
+        return self.device
+
+    def cache_clear(self) -> None:
+        """Nothing is kept."""
+
+
+def forget_launches() -> None:
+    """Launches prepared for another card or other headers."""
+    with launch._lock:
+        launch._prepared.clear()
+
+
+@cache
+def shared(profile: str) -> Backend:
+    """The unchanged backend on a card: its programs are bound once a session."""
+    return Backend(DEVICES[profile])
+
+
+def run(backend: Backend, case: testing.Case, plan: GemmPlan) -> testing.CaseResult:
+    """A case under a plan: nothing but its own operands may be accessed."""
+    backend.machine.memory.forget()
+    return testing.run_case(case, "cpu", plan)
+
+
+def build(kernels: Iterable[KernelConfig], profile: str) -> None:
+    """Compile kernels, a few at a time, into the caches. A failure shows where the kernel is needed."""
+    facts = get(profile)
+    target = facts.target(DEVICES[profile])
+
+    def one(kernel: KernelConfig) -> None:
+        try:
+            launch.code_of(kernel_source(kernel, facts, target))
+        except PortaGemmError:
+            pass
+
+    # Workers of one run begin at both ends of the list: each kernel is compiled once, by whoever comes first.
+    backwards = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
+    with ThreadPoolExecutor(workers()) as pool:
+        list(pool.map(one, sorted(set(kernels), key=repr, reverse=backwards)))
 
 
 def workers() -> int:

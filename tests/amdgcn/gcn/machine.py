@@ -38,7 +38,7 @@ class Machine:
         self.random = Random(seed)
         self.apart = apart
         self.staggered_barriers = False
-        self.limit = 1 << 28
+        self.limit = 1 << 22
         self.executed = 0
         self.conflicts: dict[int, tuple[int, int]] | None = None
         self.counts: list[int] = []
