@@ -358,6 +358,8 @@ def _sliced(
     slices = -(-problem.k // _slice_k(problem.k, block_k, slices))
     if slices < 2:
         raise _Rejected(f"K = {problem.k} cannot be cut into slices of steps of {block_k}")
+    if _slice_elements(problem) >= 1 << 32:
+        raise _Rejected(f"{_slice_elements(problem)} sums of a slice do not fit 32 bits")
     part = _summed(problem)
     plan = _launchable(part, profile, device, board, _kernel(part, profile, schedule, tile), slices)
     d, vector = problem.d, 1
