@@ -208,7 +208,10 @@ def _examine(host: Host, options: argparse.Namespace, out: _Output) -> int:
     classes = ["passive"] if options.passive else list(DEFAULT_CLASSES)
     classes += ["gpu"] if options.gpu or options.smoke else []
     classes += ["smoke"] if options.smoke else []
-    checks = select(_split(options.only), _split(options.skip), classes)
+    only = _split(options.only)
+    if only and options.require_gpu:  # what is required is checked, whatever else is
+        only += ["platform.gpu"] if options.passive else ["platform.gpu", "nvidia.cuinit", "amd.hip-init"]
+    checks = select(only, _split(options.skip), classes)
     outcomes = run_checks(host, checks, Options(require_gpu=options.require_gpu))
     report = Report(outcomes, identity(host), options.strict, options.require_gpu)
     document, code = report.document(), report.exit_code

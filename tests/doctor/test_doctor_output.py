@@ -70,6 +70,9 @@ def test_the_schema_refuses_what_it_should() -> None:
         ("cpu-laptop", [], 0),
         ("cpu-laptop", ["--require-gpu"], 1),
         ("cpu-laptop", ["--require-gpu=amd"], 1),
+        ("cpu-laptop", ["--require-gpu", "--only", "wsl"], 1),
+        ("h100x8-no-fabric-manager", ["--require-gpu", "--only", "wsl"], 1),
+        ("h100x8-no-fabric-manager", ["--require-gpu", "--only", "wsl", "--passive"], 0),
         ("h100", ["--require-gpu", "--strict"], 0),
         (FAILING, [], 1),
         (FAILING, ["--skip", "container.nvidia-caps"], 1),  # what it was the root of fails now
