@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -67,9 +69,10 @@ def _over_gloo(
     document: Mapping[str, Any], host: Host, position: int, world: int, timeout: float
 ) -> tuple[list[Mapping[str, Any]] | None, str]:
     """(all reports on rank 0, why it did not work)."""
-    address, port = host.env.get("MASTER_ADDR"), host.env.get("MASTER_PORT")
-    if not address or not port:
+    meeting = rendezvous(host)
+    if meeting is None:
         return None, "the launcher set no MASTER_ADDR and MASTER_PORT"
+    address, port = meeting
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
     except Exception as error:  # a broken torch is one of the things this is for
@@ -77,7 +80,7 @@ def _over_gloo(
     try:
         store = TCPStore(
             address,
-            int(port),
+            port,
             world,
             # torchrun's agent already serves a store there
             is_master=position == 0 and host.env.get("TORCHELASTIC_USE_AGENT_STORE", "") != "True",
@@ -90,6 +93,31 @@ def _over_gloo(
             None,
             f"the ranks did not meet at {address}:{port} ({type(error).__name__}: {str(error).splitlines()[0]})",
         )
+
+
+def rendezvous(host: Host) -> tuple[str, int] | None:
+    """Where the ranks meet: what MASTER_ADDR and MASTER_PORT say (torchrun sets them); under Slurm the first node of
+    the step; under MPI on one host that host. The port follows from the job's name. None where nothing is known."""
+    port = 20000 + int(hashlib.sha256(job_name(host).encode()).hexdigest(), 16) % 12000
+    with contextlib.suppress(ValueError):
+        port = int(host.env.get("MASTER_PORT", ""))
+    if host.env.get("MASTER_ADDR"):
+        return host.env["MASTER_ADDR"], port
+    first = first_node(host.env.get("SLURM_STEP_NODELIST") or host.env.get("SLURM_JOB_NODELIST") or "")
+    if first:
+        return first, port
+    local = next((host.env[name] for name in _LOCAL_SIZES if host.env.get(name)), "")
+    return ("127.0.0.1", port) if local and local == str(world_size(host)) else None
+
+
+#: How many ranks of an MPI job are on this host: Open MPI, MPICH and Intel MPI, MVAPICH.
+_LOCAL_SIZES = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
+
+
+def first_node(nodelist: str) -> str:
+    """The first host of a Slurm list: "gpu07" of "gpu[07-12,20],other"; "" of an empty one."""
+    first = re.split(r",(?![^\[]*\])", nodelist)[0]
+    return re.sub(r"\[(\w+)[^\]]*\]", r"\1", first)
 
 
 def _over_store(

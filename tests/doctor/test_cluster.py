@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from portagemm.doctor.check import Status, all_checks
-from portagemm.doctor.cluster import ClusterError, gather_and_compare, job_name
+from portagemm.doctor.cluster import ClusterError, first_node, gather_and_compare, job_name, rendezvous
 from portagemm.doctor.compare import compare, compare_files, problem
 from portagemm.doctor.host import Host
 from portagemm.doctor.ranks import Ranks
@@ -342,6 +342,38 @@ def test_launchers(env: dict[str, str]) -> None:
     one["machine"]["world_size"] = 1
     result = gather_and_compare(one, Host("/nonexistent", env), folder=None, timeout=1, strict=False)
     assert result is not None and result.exit_code == 0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("nodelist", "first"),
+    [
+        ("gpu[07-12,20],other", "gpu07"),
+        ("node-3", "node-3"),
+        ("a1,a2", "a1"),
+        ("r[2]n[1-4]", "r2n1"),
+        ("", ""),
+    ],
+)
+def test_first_node(nodelist: str, first: str) -> None:
+    assert first_node(nodelist) == first
+
+
+@pytest.mark.quick
+def test_where_ranks_meet() -> None:
+    def meet(**env: str) -> tuple[str, int] | None:
+        return rendezvous(Host("/nonexistent", env))
+
+    assert meet(MASTER_ADDR="h", MASTER_PORT="29500", SLURM_JOB_NODELIST="n1") == ("h", 29500)
+    one, same, other = (
+        meet(SLURM_JOB_NODELIST="n[1-2]", SLURM_JOB_ID=job, SLURM_STEP_ID=step)
+        for job, step in (("7", "0"), ("7", "0"), ("7", "1"))
+    )
+    assert one is not None and one == same != other and one[0] == "n1" and 20000 <= one[1] < 32000
+    local = {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_SIZE": "4"}
+    assert (meet(**local) or ("",))[0] == "127.0.0.1"
+    assert meet(**{**local, "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}) is None
+    assert meet() is None
 
 
 _RANK = """
