@@ -639,18 +639,19 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 def _live_user() -> User:
     if not hasattr(os, "getuid"):
         return User(-1, -1, (), "")
-    name = ""
+    name = home = ""
     try:
         import pwd
 
-        name = pwd.getpwuid(os.getuid()).pw_name
+        entry = pwd.getpwuid(os.getuid())
+        name, home = entry.pw_name, entry.pw_dir
     except (ImportError, KeyError, OSError):
         pass
     try:
         groups = set(os.getgroups())
     except OSError:
         groups = set()
-    return User(os.getuid(), os.getgid(), tuple(sorted(groups | {os.getgid()})), name)
+    return User(os.getuid(), os.getgid(), tuple(sorted(groups | {os.getgid()})), name, home)
 
 
 def _live_uname() -> Uname:

@@ -52,12 +52,14 @@ class Mount:
 
 @dataclass(frozen=True)
 class User:
-    """Who runs the process. name: "" if the id has none. groups: all gids in force, the primary one included."""
+    """Who runs the process. name: "" if the id has none. groups: all gids in force, the primary one included.
+    home: of the user's entry in the system, "" if it has none."""
 
     uid: int
     gid: int
     groups: tuple[int, ...]
     name: str = ""
+    home: str = ""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,13 @@ class Recorder:
         """The machine file of everything noted so far."""
         user, uname, python = host.user, host.uname, host.python
         self.machine.machine.update(
-            user={"uid": user.uid, "gid": user.gid, "groups": list(user.groups), "name": user.name},
+            user={
+                "uid": user.uid,
+                "gid": user.gid,
+                "groups": list(user.groups),
+                "name": user.name,
+                "home": user.home,
+            },
             uname={
                 "system": uname.system,
                 "release": uname.release,

@@ -59,7 +59,7 @@ class Redactor:
 
     def __init__(self, host: Host) -> None:
         self._words: list[tuple[re.Pattern[str], str]] = []
-        home = host.env.get("HOME", "").rstrip("/")
+        home = (host.env.get("HOME", "") or host.user.home).rstrip("/")
         self._home = home if len(home) > 1 and home != "/root" else ""
         user = host.user.name or host.env.get("USER", "") or host.env.get("LOGNAME", "")
         self.user = user

@@ -101,7 +101,7 @@ def _user(values: Mapping[str, Any]) -> User:
     uid = values.get("uid", 1000)
     gid = values.get("gid", uid)
     groups = tuple(sorted({gid, *values.get("groups", ())}))
-    return User(uid, gid, groups, values.get("name", "user" if uid else "root"))
+    return User(uid, gid, groups, values.get("name", "user" if uid else "root"), values.get("home", ""))
 
 
 def _uname(values: Mapping[str, Any]) -> Uname:

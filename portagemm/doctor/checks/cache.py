@@ -25,9 +25,14 @@ _USE_LOCAL = Remedy("Put the cache on a local disk.", f"export {VARIABLE}=/var/t
 
 @fact
 def home(host: Host) -> str:
-    """HOME, "" if it is unset or "/", which is what a container with an arbitrary user id has."""
-    found = host.env.get("HOME", "").rstrip("/")
-    return found if found.startswith("/") else ""
+    """HOME, or where it is unset the home of the user's entry; "/" in a container with an arbitrary user id."""
+    found = host.env.get("HOME") or host.user.home
+    return (found.rstrip("/") or "/") if found.startswith("/") else ""
+
+
+def below_home(host: Host, name: str) -> str:
+    """A path below the home."""
+    return f"{home(host).rstrip('/')}/{name}"
 
 
 @fact
@@ -44,13 +49,13 @@ def cache_folder(host: Host) -> str:
     """Where portagemm.hal.cache keeps kernels: PORTAGEMM_CACHE_DIR, else the user's cache folder, else ""."""
     chosen = host.env.get(VARIABLE, "")
     if chosen.startswith("~/") and home(host):
-        chosen = home(host) + chosen[1:]
+        chosen = below_home(host, chosen[2:])
     if chosen.startswith("/"):
         return chosen.rstrip("/") or "/"
     base = host.env.get("XDG_CACHE_HOME", "")
     if base.startswith("/"):
         return f"{base.rstrip('/')}/portagemm"
-    return f"{home(host)}/.cache/portagemm" if home(host) else ""
+    return below_home(host, ".cache/portagemm") if home(host) else ""
 
 
 def fallback(host: Host) -> str:
@@ -64,7 +69,7 @@ def related(host: Host) -> list[tuple[str, str]]:
     for name, default in _RELATED:
         chosen = host.env.get(name, "")
         folder = (
-            chosen if chosen.startswith("/") else f"{home(host)}/{default}" if default and home(host) else ""
+            chosen if chosen.startswith("/") else below_home(host, default) if default and home(host) else ""
         )
         if folder and (chosen or host.exists(folder)):
             found.append((name if chosen else folder, folder.rstrip("/")))
@@ -97,10 +102,12 @@ def writable(ctx: Context) -> Result:
         data = {"folder": folder, "writable": True}
         return passed(f"{folder}{place}", evidence=evidence, data=data)
     if trial is None:
-        why = "HOME is not set or is /, so there is no cache folder"
+        why = "HOME is not set, so there is no cache folder"
     else:
         name = errno.errorcode.get(trial.errno, str(trial.errno))
-        why = f"{trial.folder}: cannot {trial.step} files ({name})"
+        why = f"cannot {trial.step} files in {trial.folder} ({name})"
+        if home(host) == "/" and not chosen:
+            why = f"HOME is /, and {why}"
         evidence.append((trial.folder, name))
     other = host.try_folder(spare)
     data = {"folder": folder, "writable": False, "fallback": "" if other.errno else spare}
