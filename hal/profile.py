@@ -204,11 +204,11 @@ def _forced(device: Device, forced: str, profiles: _Catalogue) -> Selection:
             raise ProfileError(f"{FORCE_VARIABLE}: given {name!r}; allowed: {', '.join(sorted(profiles))}")
     fitting = [profiles[name] for name in names if profiles[name].backend == device.backend]
     profile = (fitting or [profiles[names[0]]])[0]
-    obstacle = _obstacle(profile, device)
-    if obstacle is not None:
-        runnable = sorted(p.name for p in profiles.values() if _obstacle(p, device) is None)
+    reason = obstacle(profile, device)
+    if reason is not None:
+        runnable = sorted(p.name for p in profiles.values() if obstacle(p, device) is None)
         raise ProfileError(
-            f"{FORCE_VARIABLE}: given {profile.name} ({profile.arch}): {obstacle}; "
+            f"{FORCE_VARIABLE}: given {profile.name} ({profile.arch}): {reason}; "
             f"allowed on {_describe(device)}: {', '.join(runnable) or 'none'}"
         )
     target = profile.target(device)
@@ -218,7 +218,7 @@ def _forced(device: Device, forced: str, profiles: _Catalogue) -> Selection:
     )
 
 
-def _obstacle(profile: ArchProfile, device: Device) -> str | None:
+def obstacle(profile: ArchProfile, device: Device) -> str | None:
     """Why the profile's code cannot run on the device, or None."""
     if profile.backend != device.backend:
         return f"its backend is {profile.backend}, the device's {device.backend}"
@@ -250,7 +250,7 @@ def _matching(device: Device, profiles: _Catalogue) -> Selection:
         older = [
             profile
             for profile in profiles.values()
-            if profile.forward_compatible and _obstacle(profile, device) is None
+            if profile.forward_compatible and obstacle(profile, device) is None
         ]
         if older:
             profile = max(older, key=lambda p: _version(p.arch) or 0)

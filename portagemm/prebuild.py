@@ -17,7 +17,7 @@ from portagemm.hal import registry
 from portagemm.hal.device import Device
 from portagemm.hal.dtypes import BY_TORCH_NAME, FP32, DType
 from portagemm.hal.errors import OptionError, PortaGemmError, ProfileError, UnsupportedError
-from portagemm.hal.profile import ArchProfile, all_profiles
+from portagemm.hal.profile import ArchProfile, all_profiles, obstacle
 from portagemm.hal.program import ObjectCode
 from portagemm.hal.source import KernelSource
 from portagemm.hal.target import Target
@@ -70,7 +70,7 @@ def described_device(profile: ArchProfile, arch: str | None = None, board: str |
         arch: the arch of the device that will run the kernels, where it is not the profile's own.
         board: name of one of the profile's boards; the first by default.
 
-    Raises ProfileError for a board that is not listed.
+    Raises ProfileError for a board that is not listed, and for an arch on which the profile's code cannot run.
     """
     if profile.backend == "cpu":  # compiled for the very machine
         return registry.get("cpu").devices()[0]
@@ -79,7 +79,7 @@ def described_device(profile: ArchProfile, arch: str | None = None, board: str |
         names = ", ".join(b.name for b in profile.boards) or "none"
         raise ProfileError(f"board: given {board!r}; allowed with profile {profile.name}: {names}")
     assert chosen is not None
-    return Device(
+    device = Device(
         backend=profile.backend,
         index=0,
         name=chosen.name,
@@ -90,6 +90,10 @@ def described_device(profile: ArchProfile, arch: str | None = None, board: str |
         threads_per_block=profile.limits.threads_per_block,
         memory_bandwidth=chosen.memory_bandwidth,
     )
+    reason = obstacle(profile, device)
+    if reason is not None:
+        raise ProfileError(f"device arch: given {arch} with profile {profile.name}: {reason}")
+    return device
 
 
 def problems(wanted: Wanted) -> Iterator[GemmProblem]:

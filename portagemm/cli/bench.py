@@ -8,9 +8,17 @@ import click
 
 
 @click.command("bench")
+@click.option("--suite", "suite_name", help="decode16, dense16, host, layouts16, mma_sync16 or random.")
+@click.option("--static", is_flag=True, help="Compile for --arch and read the machine code; needs no GPU.")
+@click.option("--arch", metavar="NAME", help="With --static: AMD profile (mi250x) or arch (gfx90a).")
 @click.option(
-    "--suite", "suite_name", required=True, help="decode16, dense16, host, layouts16, mma_sync16 or random."
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(["float16", "bfloat16", "float32"]),
+    help="With --static. Default: all three.",
 )
+@click.option("--shape", default="4096x4096x4096", show_default=True, metavar="MxNxK", help="With --static.")
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write the result here."
 )
@@ -39,7 +47,11 @@ import click
 @click.pass_context
 def command(
     ctx: click.Context,
-    suite_name: str,
+    suite_name: str | None,
+    static: bool,
+    arch: str | None,
+    dtypes: tuple[str, ...],
+    shape: str,
     json_path: Path | None,
     device: str | None,
     profile: str | None,
@@ -55,8 +67,19 @@ def command(
     search: float | None,
     plain: bool,
 ) -> None:
-    """Time SUITE and print the ratio to torch. Exit code 1 when a case failed."""
+    """Time SUITE and print the ratio to torch, or report on an arch's kernels (--static).
+
+    Exit code 1 when a case failed.
+    """
     import os
+
+    if static:
+        _static(arch, dtypes, shape, json_path)
+        return
+    if suite_name is None or arch is not None or dtypes:
+        raise click.UsageError(
+            "Missing option '--suite'." if suite_name is None else "--arch and --dtype want --static."
+        )
 
     if profile is not None:
         os.environ["PORTAGEMM_PROFILE"] = profile
@@ -114,6 +137,23 @@ def command(
         report.write(json_path)
         click.echo(f"written to {json_path}")
     ctx.exit(1 if report.failed else 0)
+
+
+def _static(arch: str | None, dtypes: tuple[str, ...], text: str, json_path: Path | None) -> None:
+    """The table of `portagemm bench --static`, and its JSON."""
+    from portagemm import prebuild
+    from portagemm.bench import static
+    from portagemm.cli.compile import parse_shape
+
+    if arch is None:
+        raise click.UsageError("--static needs --arch, like gfx90a.")
+    profile, shape = prebuild.find_profile(arch), parse_shape(text)
+    click.echo(static.head(profile, shape))
+    chosen = dtypes or ("float16", "bfloat16", "float32")
+    rows = static.report(profile, chosen, shape=shape, done=lambda row: click.echo(static.line(row)))
+    if json_path is not None:
+        json_path.write_text(static.to_json(rows, profile, shape) + "\n")
+        click.echo(f"written to {json_path}")
 
 
 def _default_device() -> str:

@@ -12,17 +12,27 @@ if TYPE_CHECKING:
     from portagemm.hal.source import KernelSource
 
 
-def _shape(text: str) -> tuple[int, int, int]:
-    """MxNxK as three numbers. Raises a usage error."""
+def parse_shape(text: str) -> tuple[int, int, int]:
+    """MxNxK as three numbers. Raises a usage error, also where there is nothing to compute."""
     match = re.fullmatch(r"(\d+)x(\d+)x(\d+)", text)
     if match is None:
         raise click.BadParameter(f"given {text!r}; allowed: MxNxK, like 4096x4096x4096")
     m, n, k = (int(group) for group in match.groups())
+    if not (m and n and k):
+        raise click.BadParameter(
+            f"given {text!r}: there is nothing to compile; no kernel runs without M, N and K"
+        )
     return m, n, k
 
 
 @click.command("compile")
-@click.option("--arch", required=True, metavar="NAME", help="Profile (h100) or arch (sm_90a).")
+@click.option(
+    "--arch",
+    "archs",
+    required=True,
+    metavar="NAMES",
+    help="Profiles (h100) or archs (sm_90a), joined by commas.",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of the pack.")
 @click.option("--device-arch", metavar="ARCH", help="Arch of the device, if not the profile's own.")
 @click.option("--board", metavar="NAME", help="Board to plan for; see portagemm profiles --show.")
@@ -60,13 +70,18 @@ def _shape(text: str) -> tuple[int, int, int]:
     help="none, or joined by +: c, bias, and one of relu, gelu, gelu_tanh, silu.",
 )
 @click.option(
-    "--shape", "shapes", multiple=True, type=_shape, metavar="MxNxK", help="Default: many rows, few and one."
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=parse_shape,
+    metavar="MxNxK",
+    help="Default: many rows, few and one.",
 )
 @click.option("--best", is_flag=True, help="Only the tile the plan takes for each shape, not all.")
 @click.option("--jobs", type=click.IntRange(1), default=None, help="Processes. Default: one a core.")
 @click.option("--list", "list_only", is_flag=True, help="Print the kernels' names; build nothing.")
 def command(
-    arch: str,
+    archs: str,
     out: Path | None,
     device_arch: str | None,
     board: str | None,
@@ -89,18 +104,23 @@ def command(
 
     if out is None and not list_only:
         raise click.UsageError("Missing option '--out' (or --list).")
-    profile = prebuild.find_profile(arch)
-    device = prebuild.described_device(profile, device_arch, board)
-    wanted = prebuild.Wanted(
-        dtypes=dtypes or (("float32",) if profile.backend == "cpu" else ("float16", "bfloat16")),
-        out=out_dtype,
-        layouts=layout or prebuild.LAYOUTS,
-        alignments=tuple(int(a) for a in alignments),
-        epilogues=epilogue,
-        shapes=shapes or prebuild.SHAPES,
-        every_tile=not best,
-    )
-    kernels = prebuild.sources(wanted, profile, device)
+    names = [name for name in archs.split(",") if name]
+    if len(names) > 1 and (device_arch or board):
+        raise click.UsageError("--device-arch and --board go with one --arch.")
+    kernels: list[KernelSource] = []
+    for name in names:
+        profile = prebuild.find_profile(name)
+        device = prebuild.described_device(profile, device_arch, board)
+        wanted = prebuild.Wanted(
+            dtypes=dtypes or (("float32",) if profile.backend == "cpu" else ("float16", "bfloat16")),
+            out=out_dtype,
+            layouts=layout or prebuild.LAYOUTS,
+            alignments=tuple(int(a) for a in alignments),
+            epilogues=epilogue,
+            shapes=shapes or prebuild.SHAPES,
+            every_tile=not best,
+        )
+        kernels += prebuild.sources(wanted, profile, device)
     if list_only:
         for kernel in kernels:
             click.echo(kernel.symbol)
@@ -123,12 +143,13 @@ def _build(kernels: list[KernelSource], out: Path, jobs: int | None) -> int:
     from portagemm.hal.pack import write_pack
 
     jobs = min(jobs or len(os.sched_getaffinity(0)), len(kernels))
+    targets = ", ".join(dict.fromkeys(str(kernel.target) for kernel in kernels))
     console = Console(stderr=True, highlight=False)
     started = time.perf_counter()
     built: list[prebuild.Built] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(f"{kernels[0].target}", total=len(kernels))
+        task = progress.add_task(targets, total=len(kernels))
         for done in prebuild.compile_all(kernels, jobs):
             built.append(done)
             progress.advance(task)
@@ -139,7 +160,7 @@ def _build(kernels: list[KernelSource], out: Path, jobs: int | None) -> int:
     compiled = [done.seconds for done in built if done.origin == "compiled"]
     longest = f", the longest {max(compiled):.1f} s" if compiled else ""
     click.echo(
-        f"{out}: {len(pack.kernels)} kernels, {len(good)} of them for {kernels[0].target} now;"
+        f"{out}: {len(pack.kernels)} kernels, {len(good)} of them for {targets} now;"
         f" {len(compiled)} compiled in {time.perf_counter() - started:.1f} s{longest}, the rest were cached"
     )
     return len(built) - len(good)

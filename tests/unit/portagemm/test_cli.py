@@ -159,6 +159,13 @@ def test_compile_takes_an_arch_for_a_name(capsys: pytest.CaptureFixture[str]) ->
     assert by_name == run(capsys, "compile", "--arch", "gfx90a", "--list")
 
 
+def test_compile_takes_several_archs(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--list", "--layout", "nt", "--dtype", "float16", "--epilogue", "none"]
+    each = [run(capsys, "compile", "--arch", arch, *options)[1] for arch in ("gfx90a", "gfx942", "gfx1100")]
+    code, out, _ = run(capsys, "compile", "--arch", "gfx90a,gfx942,gfx1100", *options)
+    assert code == 0 and all(each) and out == "".join(each)
+
+
 def test_compile_best_is_one_kernel_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--layout", "nt", "--dtype", "float16", "--epilogue", "none", "--shape", "8x4096x4096"]
     code, out, _ = run(capsys, "compile", "--arch", "a100", "--list", "--best", *options)
@@ -172,6 +179,10 @@ def test_compile_best_is_one_kernel_a_problem(capsys: pytest.CaptureFixture[str]
         (["--arch", "h100", "--list", "--epilogue", "tanh"], 1, "epilogue: given tanh; allowed: "),
         (["--arch", "h100", "--list", "--board", "H1"], 1, "board: given 'H1'; allowed with profile h100: "),
         (["--arch", "h100", "--list", "--shape", "1x2"], 2, "given '1x2'; allowed: MxNxK"),
+        (["--arch", "h100", "--list", "--shape", "0x0x0"], 2, "there is nothing to compile"),
+        (["--arch", "h100", "--list", "--device-arch", "sm_80"], 1, "given sm_80 with profile h100: "),
+        (["--arch", "a100", "--list", "--device-arch", "sm_75"], 1, "its code runs on sm_80 and newer"),
+        (["--arch", "gfx90a,gfx942", "--list", "--board", "MI210"], 2, "go with one --arch"),
         (["--arch", "h100"], 2, "--out"),
     ],
 )
