@@ -423,7 +423,8 @@ def _considered(
                 with contextlib.suppress(_Rejected):
                     plans.append(_sliced(problem, profile, device, board, schedule, tile, slices))
         except _Rejected as reason:
-            name = f"{schedule} {tile.atom} {'x'.join(map(str, tile.block))}"
+            turned = " of the exchanged problem" if tile.swap else ""
+            name = f"{schedule} {tile.atom} {'x'.join(map(str, tile.block))}{turned}"
             rejected.append((name, str(reason)))
     return plans, rejected
 
@@ -460,7 +461,9 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tabl
     reasons = [
         f"schedule {first}: first of {profile.name}'s ({', '.join(profile.schedules)}) that takes the problem"
     ]
-    reasons += [f"not {name}: {why}" for name, why in rejected if name.split()[0] in skipped]
+    for schedule in skipped:
+        whys = dict.fromkeys(why for name, why in rejected if name.split()[0] == schedule)
+        reasons.append(f"not {schedule}: {'; '.join(whys)}")
     reasons.append(
         f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {rivals} by the model "
         f"({best.tiles} tiles on {device.compute_units} units, {best.cost:.1f} us expected, limit: {best.limit})"
