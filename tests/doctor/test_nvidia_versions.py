@@ -8,6 +8,7 @@ import pytest
 
 from portagemm.doctor.check import Result, Status, all_checks
 from portagemm.doctor.checks import libs, tool
+from portagemm.doctor.facts import version_tuple
 from portagemm.doctor.host_types import Child, Command
 from portagemm.doctor.machine_file import MachineFile
 from portagemm.doctor.nvidia_versions import (
@@ -164,6 +165,43 @@ def test_compiler_against_device(
 )
 def test_where_code_runs(target: str, capability: tuple[int, int], runs: bool) -> None:
     assert target_runs_on(target, capability) is runs
+
+
+#: Restated from the release notes of the toolkits: what the table must say, whatever becomes of the table.
+PUBLISHED = """
+13.2 595.45.04, 13.1 590.44.01, 13.0 580.65.06, 12.9 575.51.03, 12.8 570.26, 12.6 560.28.03, 12.5 555.42.02,
+12.4 550.54.14, 12.3 545.23.06, 12.2 535.54.03, 12.1 530.30.02, 12.0 525.60.13, 11.8 520.61.05
+"""
+
+
+@pytest.mark.quick
+def test_tables_are_as_published() -> None:
+    pairs = (item.split() for item in PUBLISHED.replace("\n", " ").split(",") if item.strip())
+    packaged = {version_tuple(cuda): version_tuple(driver) for cuda, driver in pairs}
+    assert packaged == PACKAGED_DRIVER
+    assert FAMILY_MINIMUM == {13: (580,), 12: (525, 60, 13), 11: (450, 80, 2)}
+    assert OLDEST_CAPABILITY[13] == (7, 5) and OLDEST_CAPABILITY[12] == (5, 0)
+    first = {
+        (8, 9): (11, 8),
+        (9, 0): (11, 8),
+        (10, 0): (12, 8),
+        (10, 3): (12, 9),
+        (12, 0): (12, 8),
+        (12, 1): (12, 9),
+    }
+    assert {capability: FIRST_TOOLKIT[capability] for capability in first} == first
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("driver", "status"), [("580.1", Status.PASS), ("579.99", Status.FAIL), ("449.1", Status.FAIL)]
+)
+def test_cuda_13_needs_driver_580(driver: str, status: Status, tmp_path: Path) -> None:
+    machine = machine_files.machine("gtx1080-cuda13")
+    with_driver(machine, driver, 0)
+    machine.probes = [probe for probe in machine.probes if probe["key"] != "libcuda"]
+    found = examine(machine, tmp_path, "nvidia.driver-min")["nvidia.driver-min"].status
+    assert found is (Status.INFO if status is Status.PASS else status)  # below the packaged 580.65.06
 
 
 @pytest.mark.quick

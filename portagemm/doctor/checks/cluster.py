@@ -181,7 +181,8 @@ def _processor(host: Host) -> dict[str, str]:
 
 
 def _own_device(host: Host) -> str:
-    """UUID of the GPU that this rank uses if it takes the one of its local rank; "" if that cannot be told."""
+    """Digest of the UUID of the GPU that this rank uses if it takes that of its local rank; "" if that cannot be
+    told."""
     position = local_rank(host)
     if position is None:
         return ""
@@ -196,8 +197,9 @@ def _own_device(host: Host) -> str:
         if mask and re.fullmatch(r"[\d, ]+", mask):
             uuids = [uuids[int(part)] for part in mask.split(",") if part.strip() and int(part) < len(uuids)]
     if len(uuids) == 1:
-        return uuids[0]  # each rank is shown its own
-    return uuids[position] if position < len(uuids) else ""
+        position = 0  # each rank is shown its own
+    own = uuids[position] if position < len(uuids) else ""
+    return digest(own) if own else ""
 
 
 @check(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip
+from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
 from portagemm.doctor.checks.nvidia import blocked
 from portagemm.doctor.facts import dotted, wsl
 from portagemm.doctor.facts_amd import amd_gpus, rocm_wanted, run_as, topology
@@ -90,7 +90,9 @@ def _foreign(ctx: Context, check_id: str) -> bool:
     timeout=TORCH_TIMEOUT_S + 10,
 )
 def import_torch(ctx: Context) -> Result:
-    """Imports torch in a child with a time limit. A failure is looked up among the known messages."""
+    """Imports torch in a child with a time limit. A failure is looked up among the known messages. With --verbose:
+    which copy of each GPU library was loaded. Two copies of one, such as the wheel's and the system's
+    libamdhip64, end in crashes."""
     host = ctx.host
     if torch_build(host) is None:
         return skip("torch is not installed")
@@ -102,7 +104,25 @@ def import_torch(ctx: Context) -> Result:
     facts = child.value if isinstance(child.value, dict) else {}
     if child.ok and facts.get("stage") == "done":
         data = {key: facts.get(key) for key in ("version", "cuda", "hip", "nccl")}
-        return passed(f"torch {facts.get('version')} in {child.command.seconds:.1f} s", data=data)
+        loaded = {name: paths for name, paths in facts.get("libraries", {}).items() if paths}
+        evidence = [(name, ", ".join(paths)) for name, paths in loaded.items()]
+        twice = [name for name, paths in loaded.items() if len(paths) > 1]
+        if twice:
+            return warn(
+                f"torch's process holds {twice[0]} twice: two runtimes in one process end in crashes",
+                details=loaded[twice[0]],
+                evidence=evidence,
+                remedies=(
+                    Remedy(
+                        "Take the folder of the copy that is not torch's out of LD_LIBRARY_PATH.",
+                        "unset LD_LIBRARY_PATH",
+                    ),
+                ),
+                data=data,
+            )
+        return passed(
+            f"torch {facts.get('version')} in {child.command.seconds:.1f} s", evidence=evidence, data=data
+        )
     how = (
         f"crashes with {child.crashed}"
         if child.crashed
