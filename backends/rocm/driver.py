@@ -116,7 +116,7 @@ class RocmDriver:
     def __init__(self) -> None:
         self._hip = binding.runtime()
         self._lock = threading.Lock()
-        self._functions: dict[tuple[bytes, str, int], tuple[Any, Any]] = {}
+        self._functions: dict[tuple[bytes, str, int], tuple[Any, Any, bytes]] = {}
         self._limits: dict[int, _Limits] = {}
 
     def prepare(
@@ -206,7 +206,8 @@ class RocmDriver:
                     function = binding.check(
                         "hipModuleGetFunction", self._hip.hipModuleGetFunction(module, code.symbol.encode())
                     )
-                held = self._functions[key] = (module, function)
+                # NOTE: the bytes stay too: HIP takes a code object's memory without a copy.
+                held = self._functions[key] = (module, function, code.code)
             return held[1]
 
 

@@ -4,8 +4,8 @@
  * device ("gfx90a:sramecc+:xnack-,gfx1100"); FAKE_HIP_DEVICES their number (default: as many, at least 2).
  * FAKE_HIP_FAIL=call:error[,call:error] makes calls fail. Code objects are checked as HIP does (ELF, target, features,
  * symbol) unless FAKE_HIP_IMAGES=any. Offsets of hipDeviceProp_t come from the environment (FAKE_HIP_OFFSET_field).
- * A launch calls the function given to fake_hip_on_launch; without one it does nothing. With one, streams and modules
- * are checked too. -DMISSING_SYMBOL leaves out hipRuntimeGetVersion.
+ * The memory of a code object must stay as it was. A launch calls the function given to fake_hip_on_launch; without one
+ * it does nothing. With one, streams and modules are checked too. -DMISSING_SYMBOL leaves out hipRuntimeGetVersion.
  */
 #include <elf.h>
 #include <pthread.h>
@@ -35,6 +35,7 @@ struct module {
     int device, loaded;
     size_t bytes;
     unsigned char* image;
+    const void* given;
 };
 struct function {
     struct module* module;
@@ -283,7 +284,8 @@ int hipModuleLoadData(void** module, const void* image) {
     struct module* m = calloc(1, sizeof *m);
     m->device = current;
     m->loaded = 1;
-    m->bytes = any_image() ? 4 : image_size(image);
+    m->given = image;
+    m->bytes = any_image() ? strlen(image) : image_size(image);
     m->image = malloc(m->bytes);
     memcpy(m->image, image, m->bytes);
     *module = m;
@@ -342,6 +344,8 @@ int hipModuleLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     const struct function* f = function;
     const unsigned char* bytes = extra[1];
     size_t size = *(size_t*)extra[3];
+    /* As HIP, this keeps no copy of a code object: whoever gave it keeps it. */
+    if (f->module->loaded && memcmp(f->module->given, f->module->image, f->module->bytes)) return done(invalid_image);
     if (getenv("FAKE_HIP_LOG")) {
         char* line = malloc(1024 + 2 * size);
         int at = sprintf(line,

@@ -200,6 +200,21 @@ print(json.dumps(None))
     ]
 
 
+def test_a_code_objects_bytes_live_as_long_as_its_module(run: Any, library: Library) -> None:
+    """HIP keeps the address it is given. (These bytes are so many that freed ones would leave the address space.)"""
+    script = """
+import gc
+image = b"\\x7fELF" + b"x" * 50_000_000
+launch = prepare(code=ObjectCode(image, Target("rocm", "gfx90a", 64), "pg_kernel", "clang"))
+del image
+gc.collect()
+launch((1, 2), (1.0, 0.0), 0)
+print(json.dumps(None))
+"""
+    _, lines = run(script, library())
+    assert lines[-1].startswith("launch pg_kernel")
+
+
 def test_module_load_allows_capture(run: Any, library: Library) -> None:
     """The thread's capture mode is relaxed round the load and put back."""
     _, lines = run("prepare(); print(json.dumps(None))", library())
