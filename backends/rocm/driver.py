@@ -15,6 +15,7 @@ from portagemm.hal.errors import LaunchError
 from portagemm.hal.program import ArgumentBlock, LaunchConfig, ObjectCode
 
 from . import hip as binding
+from . import kfd
 
 # HIP multiplies grid by block into a 32-bit count of work items (see hipModuleLaunchKernel).
 _MAX_WORK_ITEMS = 2**32 - 1
@@ -143,6 +144,7 @@ class RocmDriver:
                 raise LaunchError(
                     f"{where}: compiled for {code.target.code_arch}, the device is {limits.arch}"
                     + (f" ({limits.features})" if limits.features else "")
+                    + _other_order(code.target.code_arch, device_index)
                 )
             function = self._function(code, device_index)
             with _current_device(self._hip, device_index):
@@ -206,9 +208,21 @@ class RocmDriver:
                     function = binding.check(
                         "hipModuleGetFunction", self._hip.hipModuleGetFunction(module, code.symbol.encode())
                     )
-                # NOTE: the bytes stay too: HIP takes a code object's memory without a copy.
+                # NOTE: the bytes stay too: HIP goes on using a code object's memory without a copy of its own
+                # (clr, FatBinaryInfo::AddDevProgram).
                 held = self._functions[key] = (module, function, code.code)
             return held[1]
+
+
+def _other_order(arch: str, index: int) -> str:
+    """What to do where the kernel's list of devices, by which the profile was chosen, has this arch at `index`."""
+    listed = kfd.devices()
+    if index >= len(listed) or listed[index].arch != arch:
+        return ""
+    return (
+        f"; the kernel's list has {arch} at that number, so HIP counts the devices in another order: "
+        "leave one kind of them by ROCR_VISIBLE_DEVICES=GPU-<unique id>"
+    )
 
 
 @contextmanager

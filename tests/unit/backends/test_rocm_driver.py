@@ -286,6 +286,23 @@ print(json.dumps(message))
     assert "pg_kernel on rocm:" in message or "device=7" in call
 
 
+def test_hip_counts_otherwise_than_the_kernel(run: Any, library: Library, tmp_path: Path) -> None:
+    """Code for the arch the kernel lists at a number where HIP has another: refused, with the way out."""
+    for number, version in enumerate((90402, 90010)):
+        node = tmp_path / "topology" / "nodes" / str(number)
+        node.mkdir(parents=True)
+        (node / "properties").write_text(f"simd_count 440\nsimd_per_cu 4\ngfx_target_version {version}\n")
+    script = f"""
+backend.BACKEND.driver()
+kfd.TOPOLOGY = Path({str(tmp_path / "topology")!r})
+print(json.dumps([error(lambda: prepare(device=1)), error(lambda: prepare(device=0))]))
+"""
+    (wrong, right), _ = run(script, library(), FAKE_HIP_ARCH="gfx90a:sramecc+:xnack-,gfx942:sramecc+:xnack-")
+    assert "compiled for gfx90a, the device is gfx942" in wrong
+    assert "HIP counts the devices in another order" in wrong
+    assert right == "no error"
+
+
 CODES = {
     1: "hipErrorInvalidValue (HIP refused an argument",
     2: "hipErrorOutOfMemory (the device's memory is full",
