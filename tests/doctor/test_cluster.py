@@ -180,6 +180,15 @@ def test_order_of_gpus_and_of_fields_does_not_matter() -> None:
 
 
 @pytest.mark.quick
+def test_failure_of_a_machine_is_told_with_its_rank() -> None:
+    ranks = reports()
+    ranks[2]["checks"].append({"id": "nvidia.fabric", "status": "FAIL", "data": {}})
+    ranks[1]["checks"].append({"id": "nvidia.ecc", "status": "WARN", "data": {}})
+    found = fired(Ranks(tuple(ranks), WORLD))
+    assert found == {"cluster.machines": "FAIL nvidia.fabric fails on rank 2 (host-1)"}
+
+
+@pytest.mark.quick
 def test_clock_edge() -> None:
     ranks = reports()
     ranks[3]["created"] = "2026-11-29T12:01:00.000+00:00"

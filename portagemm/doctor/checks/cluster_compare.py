@@ -116,6 +116,37 @@ def missing_rank(ranks: Ranks) -> Result:
     return passed(f"{world} ranks")
 
 
+@check(
+    "cluster.machines",
+    "No rank's machine has a failure of its own",
+    reads=("the statuses in each report",),
+    severity="blocks-use",
+    probe="compare",
+)
+def machines(ranks: Ranks) -> Result:
+    """A check that failed on the machine of some rank: that rank will not do its part, however much it is like the
+    others. The report of that machine says what to do."""
+    failed: dict[str, list[str]] = {}
+    for name, report in ranks.ordered:
+        for entry in report["checks"]:
+            if entry.get("status") in ("FAIL", "ERR"):
+                failed.setdefault(str(entry.get("id")), []).append(name)
+    if not failed:
+        return passed("none") if ranks.reports else skip("no report")
+    check_id, who = next(iter(failed.items()))
+    more = f", and {len(failed) - 1} more" if len(failed) > 1 else ""
+    return fail(
+        f"{check_id} fails on {names(who)}{more}",
+        evidence=[(check_id, names(who)) for check_id, who in failed.items()],
+        remedies=(
+            Remedy(
+                "Run the doctor on that machine.", f"portagemm doctor --only {','.join(list(failed)[:4])}"
+            ),
+        ),
+        data={"failed": failed},
+    )
+
+
 @check("cluster.gpu", "All ranks have the same GPUs", reads=_READS, severity="blocks-use", probe="compare")
 def gpu(ranks: Ranks) -> Result:
     """Model, architecture, memory, partition and number of the GPUs. Collectives over unlike GPUs hang or wait for the
