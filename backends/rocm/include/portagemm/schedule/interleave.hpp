@@ -34,6 +34,8 @@ struct interleave : two_stages<Threads> {
                 if (!ahead) vendor::keep_order();
             }
             if (ahead) spread<Tile>();
+            // NOTE: without it the scheduler that spreads moves the barrier above this step's writes of the LDS.
+            vendor::keep_order();
             publish<scope::block>(tile.stage_a(1 - S), *this);
         }
 
