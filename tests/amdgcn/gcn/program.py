@@ -162,13 +162,46 @@ class Program:
                 current.ops.append((bound.run, bound.reads | bound.writes, bound, i))
         return blocks
 
-    def loops(self) -> list[tuple[int, int]]:
-        """(first, last) blocks of each backward branch's range."""
-        return [
-            (b.target, k)
-            for k, b in enumerate(self.blocks)
-            if b.end in ("jump", "branch") and 0 <= b.target <= k
-        ]
+    def successors(self, k: int) -> list[int]:
+        """Blocks that may follow a block."""
+        b = self.blocks[k]
+        following = {"jump": [b.target], "branch": [b.target, k + 1], "stop": []}.get(b.end, [k + 1])
+        return [s for s in following if s < len(self.blocks)]
+
+    def loops(self) -> list[frozenset[int]]:
+        """Natural loops: for each edge to a dominator, the blocks that reach its source past it."""
+        count = len(self.blocks)
+        before: list[set[int]] = [set() for _ in range(count)]
+        for k in range(count):
+            for s in self.successors(k):
+                before[s].add(k)
+        first = next(k for k, b in enumerate(self.blocks) if b.first == self.code.descriptor.entry)
+        everything = (1 << count) - 1
+        dominators = [everything] * count
+        dominators[first] = 1 << first
+        changed = True
+        while changed:
+            changed = False
+            for k in range(count):
+                if k == first:
+                    continue
+                common = everything
+                for p in before[k]:
+                    common &= dominators[p]
+                common |= 1 << k
+                if common != dominators[k]:
+                    dominators[k], changed = common, True
+        found: dict[int, set[int]] = {}
+        for k in range(count):
+            for head in self.successors(k):
+                if dominators[k] >> head & 1:
+                    body, todo = found.setdefault(head, {head}), [k]
+                    while todo:
+                        at = todo.pop()
+                        if at not in body:
+                            body.add(at)
+                            todo.extend(before[at])
+        return [frozenset(body) for body in found.values()]
 
 
 def _is_branch(name: str) -> bool:
