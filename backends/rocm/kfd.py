@@ -282,8 +282,14 @@ def _die_note(node: Node, shown: Sequence[Node], everything: Sequence[Node]) -> 
 
 
 def notes(topology: Path | None = None, environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """What the environment does to the list of devices, and which it hides. Never raises."""
-    found = seen(nodes(topology), environ)
+    """What the environment does to the list of devices, and which it hides. Never raises.
+
+    Nothing where there is no AMD GPU: CUDA_VISIBLE_DEVICES is then another vendor's.
+    """
+    everything = nodes(topology)
+    if not everything:
+        return ()
+    found = seen(everything, environ)
     hidden = ", ".join(f"KFD node {n.number} ({n.arch})" for n in found.hidden)
     return (*found.notes, f"hidden: {hidden}") if hidden else found.notes
 

@@ -193,6 +193,7 @@ def test_masks_are_shown(tmp_path: Path) -> None:
         "hidden: KFD node 1 (gfx90a), KFD node 2 (gfx90a), KFD node 3 (gfx90a), KFD node 4 (gfx90a)",
     )
     assert "OpenCL reads it" in kfd.notes(root, {"GPU_DEVICE_ORDINAL": "0"})[0]
+    assert kfd.notes(tmp_path / "none", {"CUDA_VISIBLE_DEVICES": "0"}) == (), "an NVIDIA machine's"
 
 
 def test_override_is_shown(tmp_path: Path) -> None:
@@ -348,6 +349,16 @@ def test_forced_profile_of_another_target(tmp_path: Path, monkeypatch: pytest.Mo
     assert "PORTAGEMM_PROFILE=mi250x forces mi250x" in for_device(card).reason
     with pytest.raises(ProfileError, match="its code runs on gfx90a only, the device is gfx942"):
         for_device(other)
+
+
+def test_devices_command_shows_a_forced_profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kfd, "TOPOLOGY", tree(tmp_path / "t", CPU, GCD, NAVI))
+    monkeypatch.setattr(kfd, "_KFD_DEVICE", tmp_path / "kfd")
+    monkeypatch.setenv("PORTAGEMM_PROFILE", "rx7900xtx")
+    output = CliRunner().invoke(command, []).output
+    assert "profile rx7900xtx: PORTAGEMM_PROFILE=rx7900xtx forces rx7900xtx (gfx1100)" in output
+    assert "no profile: PORTAGEMM_PROFILE: given rx7900xtx (gfx1100): its code runs on gfx1100 only" in output
+    assert "allowed on aldebaran (rocm:0, gfx90a): mi250x" in output
 
 
 def test_devices_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
