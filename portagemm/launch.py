@@ -160,13 +160,13 @@ def planned(problem: GemmProblem, device: Device) -> GemmPlan:
 
 
 def rejected(problem: GemmProblem, device: Device) -> list[str]:
-    """One line for each tile of the profile that cannot compute the problem, with the reason."""
+    """One line for the tiles of the profile that cannot compute the problem for the same reason."""
     from portagemm import plan as planner
 
-    return [
-        f"not {name}: {why}"
-        for name, why in planner.rejections(problem, selection_of(device).profile, device)
-    ]
+    by_reason: dict[str, list[str]] = {}
+    for name, why in planner.rejections(problem, selection_of(device).profile, device):
+        by_reason.setdefault(why, []).append(name)
+    return [f"not {', '.join(names)}: {why}" for why, names in by_reason.items()]
 
 
 # --- compiling -----------------------------------------------------------------------------------------

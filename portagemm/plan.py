@@ -457,13 +457,9 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tabl
         return _invariant(problem, profile, device, plans)
     best, rivals = _cheapest(plans)
     first = best.kernel.schedule
-    skipped = [s for s in profile.schedules[: profile.schedules.index(first)] if profile.tiles.get(s)]
     reasons = [
         f"schedule {first}: first of {profile.name}'s ({', '.join(profile.schedules)}) that takes the problem"
     ]
-    for schedule in skipped:
-        whys = dict.fromkeys(why for name, why in rejected if name.split()[0] == schedule)
-        reasons.append(f"not {schedule}: {'; '.join(whys)}")
     reasons.append(
         f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {rivals} by the model "
         f"({best.tiles} tiles on {device.compute_units} units, {best.cost:.1f} us expected, limit: {best.limit})"
