@@ -183,7 +183,7 @@ class _Output:
 
 def _run(options: argparse.Namespace, out: _Output) -> int:
     if options.list_checks:
-        out.write(_listing(all_checks()))
+        out.write(_listing_json(all_checks()) if options.json else _listing(all_checks()))
         return 0
     if options.explain:
         out.write(explain(options.explain))
@@ -299,6 +299,13 @@ def _listing(checks: dict[str, Check]) -> str:
             lines.append(title)
         lines += [f"  {item.id.ljust(width)}  {item.probe:8}  {item.title}" for item in of_group]
     return "\n".join(lines) + "\n"
+
+
+def _listing_json(checks: dict[str, Check]) -> str:
+    keys = ("id", "group", "title", "severity", "probe", "needs", "reads", "explanation")
+    return (
+        json.dumps([{key: getattr(item, key) for key in keys} for item in checks.values()], indent=2) + "\n"
+    )
 
 
 def explain(check_id: str) -> str:

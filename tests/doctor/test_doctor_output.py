@@ -217,6 +217,8 @@ def test_lists_and_explanations(capsys: pytest.CaptureFixture[str]) -> None:
         assert main_module.main(["--explain", item.id]) == 0
         explained = capsys.readouterr().out
         assert item.title in explained and f"docs/doctor/{item.group}.md" in explained
+    assert main_module.main(["--list-checks", "--json"]) == 0
+    assert [item["id"] for item in json.loads(capsys.readouterr().out)] == list(all_checks())
     assert main_module.main(["--json-schema"]) == 0
     assert json.loads(capsys.readouterr().out) == SCHEMA
 

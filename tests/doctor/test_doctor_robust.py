@@ -183,15 +183,18 @@ def test_garbage_everywhere(tmp_path: Path) -> None:
 
 
 def test_it_is_quick() -> None:
-    """Best of three, for the machine may be busy; a tree's whole run counts the same checks."""
-    best = min(_seconds() for _ in range(3))
+    """By the clock where the machine is idle, by the processor's time where others keep it busy."""
+    import resource
+
+    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    best = 1e9
+    for _ in range(3):
+        before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+        fine(run("--skip", "torch"))
+        after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - start
+        spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        best = min(best, spent if busy else wall)
     assert best < LIMIT_S, best
-
-
-def _seconds() -> float:
-    start = time.monotonic()
-    fine(run("--skip", "torch"))
-    return time.monotonic() - start
 
 
 # -- it keeps to itself ----------------------------------------------------------------------------------
