@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,6 +23,8 @@ _PCI_FILES = (
     *("product_name", "device", "revision", "current_compute_partition", "available_compute_partition"),
     *("current_memory_partition", "current_link_speed", "current_link_width", "numa_node"),
 )
+#: Kernel options that matter; the others may name servers.
+_KERNEL_OPTION = re.compile("iommu|amdgpu|numa|^pci|hugepage|mitigations")
 #: Of hipDeviceProp_t.
 _PROPERTIES = (
     *("name", "gcnArchName", "multiProcessorCount", "warpSize", "maxThreadsPerBlock", "sharedMemPerBlock"),
@@ -76,7 +79,9 @@ def _rocm() -> dict[str, Any]:
         "amdgpu": _text(Path("/sys/module/amdgpu/version")),
         "os": _text(Path("/etc/os-release")),
         "kernel": _text(Path("/proc/version")),
-        "command line": _text(Path("/proc/cmdline")),
+        "command line": [
+            word for word in (_text(Path("/proc/cmdline")) or "").split() if _KERNEL_OPTION.search(word)
+        ],
         "kfd": _access(Path("/dev/kfd")),
         "render": {str(p): _access(p) for p in sorted(Path("/dev/dri").glob("renderD*"))},
     }

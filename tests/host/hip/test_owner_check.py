@@ -106,6 +106,7 @@ def test_redaction() -> None:
         assert word not in text, word
     kept = ["hip-python 10.0.0.0.1.2", "0000:83:00.0", "gfx90a:sramecc+:xnack-", "ROCm 6.4.1-83", "node 3"]
     assert redact(kept) == kept
+    assert rocm_check.Redaction("amd", "jo", {})(["amd has jo's card"]) == ["amd has <user>'s card"]
 
 
 @pytest.mark.quick
