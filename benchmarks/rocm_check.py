@@ -197,9 +197,10 @@ def _run(line: Sequence[str], env: dict[str, str], log: Path, limit: float) -> i
 _SECRET = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|_KEY$")
 
 #: Names of users and hosts that tell nothing, and words a report needs.
-_TELLS_NOTHING = frozenset(
-    "root user localhost host admin amd gpu rocm hip torch test build python docker ubuntu debian data work".split()
+_COMMON = (
+    "root user localhost host admin amd gpu rocm hip torch test build python docker ubuntu debian data work"
 )
+_TELLS_NOTHING = frozenset(_COMMON.split())
 
 
 class Redaction:
