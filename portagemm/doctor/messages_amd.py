@@ -23,7 +23,7 @@ AMD: tuple[Known, ...] = (
             do("classic ROCm up to 7.2 also needs a variable", "export HSA_ENABLE_DXG_DETECTION=1"),
         ),
         patterns=(
-            r"WSL.{0,160}(?:/dev/kfd|no (?:ROCm|HIP|AMD)|ROCm.{0,60}(?:no|not)|rocminfo.{0,60}(?:no|not))",
+            r"WSL.{0,160}(?:/dev/kfd|no (?:ROCm|HIP|AMD)|(?:ROCm|rocminfo).{0,60}not (?:found|detect|work|available|see|support))",
             r"microsoft-standard.{0,400}(?:/dev/kfd|hsa api call failure|ROCk module is NOT loaded|no HIP GPUs)",
             r"(?:hipErrorNoDevice|no ROCm-capable device|no HIP GPUs).{0,300}(?:WSL|microsoft-standard|/dev/dxg)",
         ),
@@ -102,7 +102,7 @@ AMD: tuple[Known, ...] = (
         phrases=("HIP error: invalid device function",),
         patterns=(
             r"hipErrorInvalidDeviceFunction",
-            r"(?:ROCm|HIP|hip[a-z]+).{0,80}invalid device function",
+            r"(?-i:ROCm|HIP|hip[A-Z]\w+).{0,80}invalid device function",
             r"invalid device function.{0,200}(?:HIP|AMD_SERIALIZE_KERNEL|ROCm|gfx)",
         ),
         checks=("amd.gfx-supported", "amd.override", "torch.arch"),
@@ -116,7 +116,7 @@ AMD: tuple[Known, ...] = (
         phrases=("HIP error: device kernel image is invalid", "device kernel image is invalid"),
         patterns=(
             r"hipErrorInvalidImage",
-            r"(?:HIP|hip[a-z]+).{0,60}(?:invalid|bad) (?:kernel |device )?image",
+            r"(?-i:HIP|hip[A-Z]\w+).{0,60}(?:invalid|bad) (?:kernel |device )?image",
         ),
         unless=(r"CUDA error: device kernel image",),
         checks=("amd.gfx-supported", "torch.arch"),
@@ -191,7 +191,7 @@ AMD: tuple[Known, ...] = (
         patterns=(
             r"/dev/kfd[\"',:)]{0,3}.{0,60}(?:cannot allocate|ENOMEM|EFAULT|bad address|invalid argument|no such device|ENODEV|ENXIO|errno (?:12|14|22))",
             r"kfd.{0,60}(?:not supported (?:in|on)|unsupported).{0,30}(?:kfd|asic|device)?",
-            r"kfd:.{0,80}(?:fail|error)",
+            r"kfd:(?!.{0,20}error getting iommu).{0,80}(?:fail|error)",
             r"DID \w+ is missing in supported_devices",
         ),
         weak=(r"HSA_STATUS_ERROR_OUT_OF_RESOURCES", r"hsa_init.{0,60}(?:0x1008|4104|out of resources)"),
@@ -270,9 +270,9 @@ AMD: tuple[Known, ...] = (
             Remedy("or switch the integrated GPU off in the firmware's setup", reboot=True),
         ),
         patterns=(
-            r"(?:integrated|iGPU|APU).{0,120}(?:crash|hang|segfault|segmentation|not supported|unsupported|memory access fault|core dumped)",
-            r"(?:crash|hang|segfault|segmentation|memory access fault|core dumped).{0,160}(?:integrated (?:gpu|graphics)|iGPU|gfx1036|gfx1035|gfx90c)",
-            r"(?:using|selected|found|device 0).{0,60}(?:gfx1036|gfx90c|AMD Radeon(?:\(TM\)| TM)? Graphics).{0,400}(?:fault|crash|hang|abort|segmentation|invalid)",
+            r"(?:integrated (?:gpu|graphics|radeon)|(?-i:(?<!mult)iGPU|APU)).{0,120}(?:crash|(?<!c)hang|segfault|segmentation|not supported|unsupported|memory access fault|core dumped)",
+            r"(?:crash|(?<!c)hang|segfault|segmentation|memory access fault|core dumped).{0,160}(?:integrated (?:gpu|graphics)|(?-i:(?<!mult)iGPU)|gfx1036|gfx1035|gfx90c)",
+            r"(?:using|selected|found|device 0).{0,60}(?:gfx1036|gfx90c|AMD Radeon(?:\(TM\)| TM)? Graphics).{0,400}(?:(?<!de)fault|crash|(?<!c)hang|abort|segmentation|invalid)",
         ),
         weak=(r"Memory access fault by GPU node-\d+",),
         checks=("amd.igpu",),

@@ -401,7 +401,7 @@ NVIDIA: tuple[Known, ...] = (
         patterns=(
             r"invalid (?:device id|literal for int\(\)).{0,120}MIG-",
             r"MIG-[0-9a-f/-]{4,}.{0,120}invalid (?:device|literal)",
-            r"MIG.{0,120}(?:device (?:ordinal|id|number)|index).{0,40}(?:invalid|out of range)",
+            r"(?-i:MIG).{0,120}(?:device (?:ordinal|id|number)|index).{0,40}(?:invalid|out of range)",
         ),
         weak=(r"(?:AssertionError|ValueError|CUDA error|RuntimeError): invalid device (?:id|ordinal)",),
         weak_codes=(101,),
@@ -494,7 +494,7 @@ NVIDIA: tuple[Known, ...] = (
             r"(?:HW|SW) ?(?:thermal )?slow ?down (?:is )?active",
             r"clocks?_?(?:throttle|event)_?reasons?.{0,40}(?:hw_|sw_|0x0*[1-9a-f])",
             r"power brake slowdown",
-            r"(?:GPU|clock)\w* .{0,30}(?:is |was |are |being )?throttl(?:ed|ing)",
+            r"(?:GPU|clock)\w* .{0,30}(?:is |was |are |being )?(?<!un)(?<!not)throttl(?:ed|ing)(?! (?:reasons?|status)? ?:? ?(?:none|no|not|0))",
         ),
         checks=("nvidia.throttle",),
         sources=("https://docs.nvidia.com/deploy/nvidia-smi/",),

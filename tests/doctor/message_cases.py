@@ -730,6 +730,26 @@ HEALTHY: tuple[str, ...] = (
     "  Name:    gfx1036\n  Uuid:   GPU-XX\n  Marketing Name:          AMD Radeon Graphics",
     "NCCL INFO Using network IB\nNCCL INFO comm 0x55 rank 2 nranks 8 - Init COMPLETE",
     "CUDA error rate 3% below target; 2 retries; accuracy 100%",
+    # words that hold other words once spaces are gone: Default, exchange, multi GPU, is running, unlimited, migration
+    "iommu: Default domain type: Translated\nDMAR: IOMMU enabled\nAMD-Vi: AMD IOMMUv2 loaded and initialized",
+    "NCCL INFO P2P/CUMEM: exchange of handles done, settings changed\npeer-to-peer enabled",
+    "ProcessGroupNCCL initialization options: size: 8, global rank: 0, TIMEOUT(ms): 600000, COORD: 0",
+    "multi GPU training; changes to the multi GPU scheduler are not supported before step 10",
+    "server is running on port 80; no GPU workers are configured for this queue",
+    "max locked memory (kbytes, -l) unlimited\nopen files (-n) 1048576\nmemlock: unlimited",
+    "database migration 12: index of device ids valid; relationship of chips: image list complete",
+    "PermissionError: [Errno 13] Permission denied: '/etc/nginx/config'",
+    (
+        "kfd kfd: amdgpu: added\namdgpu: Virtual CRAT table created for GPU\n"
+        "amdgpu: Topology: Add dGPU node [0x74a1:0x1002]\nkfd kfd: amdgpu: error getting iommu info"
+    ),
+    (
+        "    Clocks Event Reasons\n        HW Slowdown : Not Active\n            HW Thermal Slowdown : Not Active\n"
+        "    Remapped Rows\n        Correctable Error : 0\n    Pending : No\n    Remapping Failure Occurred : No\n"
+        "    Compute Mode : Default\n    Xid : none"
+    ),
+    "THROTTLE_STATUS: UNTHROTTLED\nGPU clocks are not throttled",
+    "WSL2 with ROCm: node 0 knows 1 agent, rocminfo lists gfx1100",
     "Is CUDA available: True\nCUDA runtime version: 12.8.93\ncuDNN version: 91002\nIs XNNPACK available: True",
     "MIG mode: Disabled\nMIG M.: N/A",
     "rocBLAS version 4.4.0, hipBLASLt version 0.15.0, Tensile kernels for gfx942 loaded",
