@@ -20,6 +20,11 @@ if [ ${#missing[@]} -gt 0 ]; then
     apt_install "${missing[@]}" || say "without ${missing[*]} the tests that need them are skipped"
 fi
 
+# hiprtc's implicit header, with which kernels are compiled too. Debian's, where there is no ROCm.
+if ! compgen -G '/usr/lib/*/libhiprtc-builtins.so*' >/dev/null && ! compgen -G '/opt/rocm/lib/libhiprtc-builtins.so*' >/dev/null; then
+    apt_install libhiprtc-builtins5 || say "without libhiprtc-builtins5 its tests are skipped"
+fi
+
 setup_venv constraints-ci.txt dev demo compile rocm
 setup_model
 # hip-python before release 10 has other signatures: tests run the ROCm route under it too, from a folder of its own.
