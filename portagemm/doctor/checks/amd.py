@@ -6,7 +6,7 @@ import errno
 import re
 
 from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
-from portagemm.doctor.facts import AMD, container, gpus, surroundings, wsl
+from portagemm.doctor.facts import AMD, NVIDIA, container, gpus, surroundings, wsl
 from portagemm.doctor.facts_amd import (
     KfdNode,
     amd_gpus,
@@ -359,7 +359,11 @@ def visible_mask(ctx: Context) -> Result:
     if not found.items:
         text = " and ".join(f"{name}={host.env[name]!r}" for name in names)
         leaves = "leave" if len(names) > 1 else "leaves"
-        message = f"{text} {leaves} none of {len(nodes)} GPUs"
+        message = f"{text} {leaves} none of {len(nodes)} AMD GPUs"
+        if names == [OUTER[1]] and gpus(host, NVIDIA):
+            return info(f"{message}; NVIDIA's are meant, perhaps", evidence=evidence, data=data)
+        if len(names) == 1 and host.env[names[0]].strip() == "-1":  # how GPUs are hidden on purpose
+            return warn(message, evidence=evidence, remedies=(drop,), data=data)
         return fail(message, details=found.notes, evidence=evidence, remedies=(drop,), data=data)
     if len(names) > 1:
         message = f"{' and '.join(names)} are both set: {len(found.items)} of {len(nodes)} GPUs are left"
@@ -396,17 +400,26 @@ def partition(ctx: Context) -> Result:
     return info(", ".join(kinds), details=details, evidence=evidence, data={"modes": kinds})
 
 
+def _translated(host: Host, command_line: str) -> bool:
+    """Whether an IOMMU translates the GPUs' addresses. A group's type says so: identity is passed through."""
+    kinds = {host.value(f"{device.path}/iommu_group/type") for device in amd_gpus(host)} - {""}
+    if kinds:
+        return any(kind.startswith("DMA") for kind in kinds)
+    asked = "iommu=pt" in command_line or "iommu=off" in command_line
+    return bool(host.listdir("/sys/kernel/iommu_groups")) and not asked
+
+
 @check(
     "amd.host-tuning",
     "The node is set up for several GPUs",
-    reads=("/proc/cmdline iommu", _NUMA_BALANCING),
+    reads=("type of the GPUs' IOMMU groups in sysfs", "/proc/cmdline", _NUMA_BALANCING),
     severity="degrades",
     needs=("amd.pci",),
 )
 def host_tuning(ctx: Context) -> Result:
     """AMD recommends iommu=pt for peer-to-peer transfers between GPUs (RCCL warns without it, and may hang), and
     NUMA balancing off, which otherwise stalls GPUs while it moves pages. Only asked for where there is more
-    than one GPU, and the first not in virtual machines."""
+    than one GPU, and the first not in virtual machines or where no IOMMU is on."""
     host = ctx.host
     count = len([device for device in amd_gpus(host) if not integrated(host, device)])
     if count < 2:
@@ -414,13 +427,8 @@ def host_tuning(ctx: Context) -> Result:
     command_line = host.text("/proc/cmdline")
     problems, remedies, evidence = [], [], []
     outside = bool(container(host))
-    if (
-        command_line
-        and not surroundings(host).hypervisor
-        and "iommu=pt" not in command_line
-        and "iommu=off" not in command_line
-    ):
-        problems.append("iommu=pt is not set")
+    if not surroundings(host).hypervisor and _translated(host, command_line):
+        problems.append("the IOMMU translates the GPUs' addresses (no iommu=pt)")
         evidence.append(("/proc/cmdline", command_line.strip()))
         command = 'sudo grubby --update-kernel=ALL --args="iommu=pt"'
         remedies.append(

@@ -191,7 +191,8 @@ def noexec(ctx: Context) -> Result:
 )
 def owner(ctx: Context) -> Result:
     """What is in the cache is run. A folder of another user cannot be written (and should not be trusted); one that
-    others may write lets them run code as you."""
+    others may write lets them run code as you. A group that is the user's alone, as most distributions make one,
+    may write."""
     host = ctx.host
     if host.user.uid < 0:
         return skip("no owners on this system")
@@ -205,7 +206,9 @@ def owner(ctx: Context) -> Result:
         checked += 1
         if found.uid != host.user.uid and host.user.uid != 0:
             wrong.append((folder, found))
-        elif found.mode & 0o022 and not found.mode & 0o1000:
+        elif not found.mode & 0o1000 and (
+            found.mode & 0o002 or (found.mode & 0o020 and not _private(host, found.gid))
+        ):
             loose.append((folder, found))
     evidence = [(folder, f"owner {found.uid}, mode {found.mode:04o}") for folder, found in wrong + loose]
     if wrong:
@@ -226,6 +229,11 @@ def owner(ctx: Context) -> Result:
             f"others may write {folder} (mode {found.mode:04o})", evidence=evidence, remedies=(remedy,)
         )
     return passed(f"{checked} folder(s) are the user's alone" if checked else "no cache folder yet")
+
+
+def _private(host: Host, gid: int) -> bool:
+    """Whether a group is the user's alone: distributions give each user one of the same number."""
+    return gid == host.user.gid == host.user.uid
 
 
 @check(
