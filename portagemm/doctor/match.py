@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,8 @@ MESSAGES: tuple[KnownMessage, ...] = NVIDIA + AMD + SYSTEM
 _HALF = 4 << 20
 #: Characters up to which a text is also read with what looks like prefixes.
 _SMALL = 1 << 16
+#: Lines that differ in digits alone are read so many times in a larger text.
+_ALIKE = 4
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ _CUT = re.compile(
 _QUOTES = str.maketrans(
     {"‘": "'", "’": "'", "‚": "'", "“": '"', "”": '"', "„": '"', "«": '"', "»": '"', "`": "'"}
 )
+_DIGITS = re.compile(r"\d+")
 _ESCAPED = re.compile(r"\\[nt]")
 
 _NAMES = {name: code.code for code in CUDA_CODES.values() for name in (code.runtime, code.driver) if name}
@@ -131,9 +135,19 @@ class _Text:
         self.cut: list[bool] = []  # whether the line says that it was cut off
         self.lines: list[int] = []  # where each line begins in the original
         offset = 0
+        seen: Counter[str] = Counter()
+        large = len(self.original) > _SMALL
         for line in self.original.splitlines(keepends=True):
             self.lines.append(offset)
             self.starts.append(len(self.positions))
+            if large:  # a log of many megabytes says few things, often
+                kind = _DIGITS.sub("0", line)
+                seen[kind] += 1
+                if seen[kind] > _ALIKE:
+                    self.ends.append(len(self.positions))
+                    self.cut.append(False)
+                    offset += len(line)
+                    continue
             cut = _CUT.search(line)
             end = cut.start() if cut else len(line.rstrip().rstrip("|│┃║"))
             begin = _after_prefixes(line) if prefixes else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -29,6 +30,11 @@ def run(text_or_file: str, *, as_json: bool, write: Callable[[str], object]) -> 
     elif found:
         write("\n".join(_paragraph(match) for match in found))
     else:
+        if (
+            re.fullmatch(r"[\w.~+-]*/[\w./~+-]+|[\w-]+\.(?:log|txt|out|err)", text_or_file)
+            and text == text_or_file
+        ):
+            write(f"There is no file {text_or_file} that can be read; it was taken as a text.\n")
         write(
             "No message in this text is known. Run `portagemm doctor` on the machine it comes from; it looks at"
             " causes, not at texts.\n"

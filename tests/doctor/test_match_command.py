@@ -29,7 +29,9 @@ def test_text(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_nothing_known(capsys: pytest.CaptureFixture[str]) -> None:
     code, out = run("--match-error", "all is well", capsys=capsys)
-    assert code == 1 and "No message" in out
+    assert code == 1 and "No message" in out and "no file" not in out
+    code, out = run("--match-error", "logs/of/no.log", capsys=capsys)
+    assert code == 1 and "There is no file logs/of/no.log" in out
 
 
 def test_file_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

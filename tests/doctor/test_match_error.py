@@ -179,10 +179,32 @@ def test_ends_of_a_large_file_are_read(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_large_text_is_quick() -> None:
-    """Two megabytes of noise take seconds, not minutes: no pattern backtracks without bound."""
+    """Megabytes of noise take seconds, not minutes: no pattern backtracks without bound, and what is said again
+    and again is read a few times. The one line that matters is found in the middle of it."""
     import time
 
-    line = "[rank0]: 2026-01-01 10:00:00 INFO step 803 CUDA cuda cudaMalloc NCCL hipError error error code /tmp/x\n"
+    lines = [
+        f"[rank{i % 8}]: 2026-01-01 10:00:{i % 60:02} step {i} CUDA cuda cudaMalloc NCCL hipError error /tmp/x\n"
+        for i in range(40_000)
+    ]
+    lines[20_000:20_000] = [
+        "[rank3]: no kernel image is available for\n",
+        "[rank3]: execution on the device\n",
+    ]
     start = time.monotonic()
-    match.find(line * (500_000 // len(line)))
+    (found,) = match.find("".join(lines))
     assert time.monotonic() - start < 20
+    assert (found.message.id, found.confidence, found.line) == ("no-kernel-image", "likely", 20_001)
+
+
+@pytest.mark.quick
+def test_different_words_are_all_read_in_a_large_text() -> None:
+    """Of lines that are alike some are left out; a line of other words never is."""
+    words = "".join(
+        f"{'abcdefghij'[i % 10]}{'klmnopqrst'[i // 10 % 10]}{'uvwxyz'[i // 100 % 6]} loss {i}\n" * 9
+        for i in range(900)
+    )
+    assert len(words) > match._SMALL
+    assert [m.message.id for m in match.find(words + "system not yet initialized\n" + words)] == [
+        "fabric-not-ready-802"
+    ]

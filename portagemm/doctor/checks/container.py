@@ -9,6 +9,7 @@ from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, p
 from portagemm.doctor.facts import NVIDIA, container, dotted, gpus, surroundings, version_tuple, wsl
 from portagemm.doctor.facts_amd import amd_gpus, group_name, render_nodes
 from portagemm.doctor.host import Host
+from portagemm.doctor.nvidia_facts import module_version
 
 LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -46,13 +47,6 @@ def nvidia_nodes(host: Host) -> list[str]:
     if wsl(host) == 2:
         return host.glob("/dev/dxg")
     return [path for path in host.glob("/dev/nvidia[0-9]*") if path[len("/dev/nvidia") :].isdigit()]
-
-
-def module_version(host: Host) -> str:
-    """Version of NVIDIA's loaded kernel module, "" if there is none."""
-    text = host.text("/proc/driver/nvidia/version")
-    found = re.search(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return found[1] if found else host.value("/sys/module/nvidia/version")
 
 
 def _on_node(host: Host) -> str:
