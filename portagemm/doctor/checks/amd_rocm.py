@@ -341,8 +341,12 @@ def hip_init(ctx: Context) -> Result:
     return _hip_result(ctx, done.value, library)
 
 
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _hip_result(ctx: Context, value: dict[str, object], library: str) -> Result:
-    code, count = int(str(value.get("code", 0))), int(str(value.get("count", 0)))
+    code, count = _whole(value.get("code")), _whole(value.get("count"))
     data = {"code": code, "count": count, "version": value.get("version"), "library": library}
     expected = ctx.data("amd.visible-mask", "visible")
     if code:
