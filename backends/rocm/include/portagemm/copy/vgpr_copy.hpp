@@ -55,7 +55,7 @@ struct vgpr_copy {
     static constexpr i32 size = sizeof(Element);
     struct registers {
         chunk value[held];
-        u32 place[held];  // bytes from the tile's first element to this lane's chunks
+        u32 place[held];   // bytes from the tile's first element to this lane's chunks
         const void* tile;  // its first element
         i32 left_mn;
         i32 left_k;       // of the step in flight
@@ -90,7 +90,8 @@ struct vgpr_copy {
     };
     PG_DEVICE static cursor whole_steps_from(const registers& r, const tile_source& s, i32 k) {
         const i64 step = k_step(s) * size;
-        cursor c = {static_cast<const u8*>(vendor::uniform(static_cast<const u8*>(r.tile) + k * step)), Stage::k * step};
+        cursor c = {static_cast<const u8*>(vendor::uniform(static_cast<const u8*>(r.tile) + k * step)),
+                    Stage::k * step};
         PG_UNROLL
         for (i32 i = 0; i < held; i++) c.place[i] = r.place[i];
         return c;

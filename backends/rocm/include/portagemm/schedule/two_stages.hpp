@@ -129,8 +129,8 @@ struct two_stages {
         // Steps of K that every lane copies whole: those before it may be brought by fetch_whole and commit_whole.
         template <class Tile>
         PG_DEVICE static i32 whole_steps(const Tile& tile) {
-            const bool whole = Tile::copy_a::takes_whole_steps(tile.registers_a) &&
-                               Tile::copy_b::takes_whole_steps(tile.registers_b);
+            const bool whole =
+                Tile::copy_a::takes_whole_steps(tile.registers_a) && Tile::copy_b::takes_whole_steps(tile.registers_b);
             return whole ? vendor::uniform(tile.source_a.k_end - tile.k_begin) / Tile::block_k : 0;
         }
 
