@@ -303,7 +303,7 @@ def pcie(ctx: Context) -> Result:
 
 
 def _rate(text: str) -> float:
-    found = re.match(r"[\d.]+", text)
+    found = re.match(r"\d+(?:\.\d+)?", text)
     return float(found[0]) if found else 0.0
 
 
