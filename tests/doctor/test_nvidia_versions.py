@@ -274,7 +274,8 @@ def test_glibcxx_floor(patch: int, status: Status, tmp_path: Path) -> None:
     ("name", "status"),
     [
         ("libnvJitLink.so.12.7.105", Status.FAIL),  # older minor
-        ("libnvJitLink.so.12.8.93", Status.WARN),  # the same, but another file: it wins
+        ("libnvJitLink.so.12.8.93", Status.PASS),  # the same release
+        ("libnvJitLink.so.12", Status.WARN),  # which one is not known
         ("libnvJitLink.so.12.9.1", Status.WARN),
         ("libnvJitLink.so.13.0.39", Status.PASS),  # another soname
         ("libother.so.1", Status.PASS),
@@ -284,8 +285,31 @@ def test_what_comes_before_the_wheel(name: str, status: Status, tmp_path: Path) 
     machine = machine_files.machine("h100")
     machine.files[f"{SITE}/nvidia_nvjitlink_cu12-12.8.93.dist-info/METADATA"] = b""
     machine.files[f"/opt/lib/{name}"] = b""
-    machine.links[f"/opt/lib/{name.rpartition('.so')[0]}.so.{name.split('.so.')[1].split('.')[0]}"] = name
+    soname = f"{name.rpartition('.so')[0]}.so.{name.split('.so.')[1].split('.')[0]}"
+    if soname != name:
+        machine.links[f"/opt/lib/{soname}"] = name
     machine.env["LD_LIBRARY_PATH"] = "/opt/lib"
+    assert examine(machine, tmp_path, "libs.duplicates")["libs.duplicates"].status is status
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("file", "status"),
+    [
+        ("libamdhip64.so.6.4.60401", Status.PASS),  # the release torch was built with
+        ("libamdhip64.so.6.4.60499", Status.PASS),
+        ("libamdhip64.so.6.3.60304", Status.FAIL),
+        ("libamdhip64.so.7.0.70000", Status.FAIL),
+        ("libhsa-runtime64.so.1.14.60300", Status.FAIL),
+        ("libamdhip64.so.6", Status.WARN),
+    ],
+)
+def test_what_comes_before_torchs_hip(file: str, status: Status, tmp_path: Path) -> None:
+    machine = machine_files.machine("mi300x8")
+    for name in ("libamdhip64.so", "libhsa-runtime64.so"):
+        machine.files[f"{SITE}/torch/lib/{name}"] = b""
+    machine.files[f"/sw/rocm/lib/{file}"] = b""
+    machine.env["LD_LIBRARY_PATH"] = "/sw/rocm/lib"
     assert examine(machine, tmp_path, "libs.duplicates")["libs.duplicates"].status is status
 
 

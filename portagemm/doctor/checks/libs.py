@@ -20,6 +20,7 @@ _WATCHED: dict[str, tuple[str, ...]] = {
     "libhiprtc.so": ("torch/lib",),
     "libhsa-runtime64.so": ("torch/lib",),
 }
+_HIP = ("libamdhip64.so", "libhiprtc.so", "libhsa-runtime64.so")
 _SYSTEM = (
     "/usr/local/cuda/lib64",
     "/opt/rocm/lib",
@@ -82,6 +83,56 @@ def wheel_package_versions(host: Host) -> dict[str, tuple[int, ...]]:
     return found
 
 
+_Copies = list[tuple[str, tuple[int, ...]]]
+
+
+def _taken(
+    host: Host, stem: str, own: _Copies, first: _Copies
+) -> tuple[str, tuple[int, ...], tuple[int, ...]] | None:
+    """(path, version, the wheel's version) of the copy on LD_LIBRARY_PATH that the loader takes in the wheel's place;
+    None if it takes the wheel's."""
+    wheels = {host.realpath(path) for path, _ in own}
+    wheel = max((version for _, version in own), key=len, default=())
+    build = torch_build(host)
+    # A wheel's file is named by its soname alone: the package says the rest.
+    if stem in _HIP:
+        wheel = build.toolkit if build and build.kind == "rocm" and build.toolkit else wheel
+    else:
+        full = wheel_package_versions(host).get(stem, wheel)
+        wheel = full if full[:1] == wheel[:1] or not wheel else wheel
+    for path, version in first if own else ():
+        if host.realpath(path) in wheels:
+            return None  # LD_LIBRARY_PATH names the wheel's own folder first
+        if stem in _HIP:
+            return path, rocm_release(version) or _folder_release(host, path), wheel
+        if not wheel or not version or version[0] == wheel[0]:
+            return path, version, wheel
+        # else another soname: the loader does not take it for the wheel's
+    return None
+
+
+def rocm_release(version: tuple[int, ...]) -> tuple[int, ...]:
+    """ROCm's release from a library's version: (6, 4, 1) of 6.4.60401 and of 1.15.60401; () if it does not say."""
+    number = version[-1] if version else 0
+    return (number // 10000, number // 100 % 100, number % 100) if 10000 <= number < 1000000 else ()
+
+
+def _folder_release(host: Host, path: str) -> tuple[int, ...]:
+    """ROCm's release from the installation a library lies in: its .info/version, or its folder's name."""
+    base = host.realpath(path).rpartition("/")[0].rpartition("/")[0]
+    named = re.search(r"/rocm-(\d+\.\d+(?:\.\d+)?)$", base)
+    return version_tuple(host.value(f"{base}/.info/version") or (named[1] if named else ""))[:3]
+
+
+def _against(stem: str, version: tuple[int, ...], wheel: tuple[int, ...]) -> str:
+    """How a copy stands to the wheel's: "" the same release, "other" (will not do), "doubtful"."""
+    if version[:2] == wheel[:2] and len(version) > 1:
+        return ""
+    if len(version) < 2 or len(wheel) < 2:
+        return "doubtful"
+    return "other" if stem in _HIP or version[:2] < wheel[:2] else "doubtful"
+
+
 @check(
     "libs.duplicates",
     "Each GPU library is there in one version",
@@ -98,12 +149,11 @@ def duplicates(ctx: Context) -> Result:
     "undefined symbol: __nvJitLink...", two HIP runtimes in one process crash. Copies elsewhere are found only by those
     who name them, and are no fault.
 
-    FAIL: a folder of LD_LIBRARY_PATH (or Conda's, whose interpreter looks there) holds another major or an older minor
-    version than the wheel. WARN: another, newer or unknown, version."""
+    FAIL: a folder of LD_LIBRARY_PATH holds an older release than the wheel, or, of HIP's libraries, another one.
+    WARN: a newer or unknown release. The same release is no finding."""
     host = ctx.host
     ahead = search_path(host)
     conda = host.env.get("CONDA_PREFIX", "")
-    versions = wheel_package_versions(host)
     shadowed: list[str] = []
     doubtful: list[str] = []
     evidence: list[tuple[str, str]] = []
@@ -113,25 +163,18 @@ def duplicates(ctx: Context) -> Result:
         first = copies(host, stem, ahead)
         others = copies(host, stem, [*([f"{conda}/lib"] if conda else []), *_SYSTEM])
         table[stem] = [dotted(version) for _, version in (*first, *own, *others) if version]
-        if not own or not first:
+        taken = _taken(host, stem, own, first)
+        if taken is None:
             continue
-        wheels_own = {host.realpath(path) for path, _ in own}
-        # a wheel's file is named by its soname alone: the package says the rest
-        wheel = max((version for _, version in own), key=len)
-        full = versions.get(stem, wheel)
-        wheel = full if full[:1] == wheel[:1] or not wheel else wheel
-        for path, version in first:
-            if host.realpath(path) in wheels_own:
-                break  # LD_LIBRARY_PATH names the wheel's own folder first
-            if wheel and version and version[0] != wheel[0] and stem.startswith(("libcu", "libnv")):
-                continue  # another soname: the loader does not take it for the wheel's
-            evidence += [(path, dotted(version) or "unknown"), (own[0][0], dotted(wheel) or "unknown")]
-            what = f"{stem[:-3]} {dotted(version)} in {path.rpartition('/')[0]} before the wheel's {dotted(wheel)}"
-            common = min(len(version), len(wheel), 2)
-            other_hip = stem.startswith(("libamdhip", "libhsa", "libhiprtc")) and version[:2] != wheel[:2]
-            older = common > 1 and version[:common] < wheel[:common]
-            (shadowed if older or other_hip else doubtful).append(what)
-            break
+        path, version, wheel = taken
+        verdict = _against(stem, version, wheel)
+        if not verdict:
+            continue
+        evidence += [(path, dotted(version) or "unknown"), (own[0][0], dotted(wheel) or "unknown")]
+        what = (
+            f"{stem[:-3]} {dotted(version)} in {path.rpartition('/')[0]} before the wheel's {dotted(wheel)}"
+        )
+        (shadowed if verdict == "other" else doubtful).append(what)
     data = {"libraries": {stem: found for stem, found in table.items() if found}}
     remedies = (
         Remedy("Take those folders out of LD_LIBRARY_PATH for Python programs.", "unset LD_LIBRARY_PATH"),
