@@ -13,7 +13,17 @@ from portagemm.hal.cache_key import pack_key
 from portagemm.hal.pack import read_pack
 
 ARCHS = {"gfx90a": "mi250x", "gfx942": "mi300x", "gfx1100": "rx7900xtx"}
-OPTIONS = ["--layout", "nt", "--dtype", "float16", "--epilogue", "none", "--best", "--shape", "4096x4096x4096"]
+OPTIONS = [
+    "--layout",
+    "nt",
+    "--dtype",
+    "float16",
+    "--epilogue",
+    "none",
+    "--best",
+    "--shape",
+    "4096x4096x4096",
+]
 
 
 def test_one_pack_for_three_archs(
