@@ -156,11 +156,22 @@ def run_step(name: str, plan: Plan) -> Step:
         else f"exit {code}"
     )
     last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    own = step.figures.get("summary") if isinstance(step.figures, dict) else None
-    step.summary = str(own or last)[:200] if step.ok else f"{ending}: {str(own or last)[:200]}"
+    own = str(_own_summary(step.figures) or last)[:200]
+    step.summary = own if step.ok else f"{ending}: {own}"
     # A failed step's output is what its reader needs; a good one's is in its figures.
     step.tail = text[-1500:] if step.ok else text[-20000:]
     return step
+
+
+def _own_summary(figures: Any) -> str | None:
+    """What a step's figures say in one line: their `summary`, or the devices listed with their profiles."""
+    if not isinstance(figures, dict):
+        return None
+    if isinstance(figures.get("devices"), list):
+        shown = [f"{d['backend']}:{d['index']} {d['name']} ({d['profile']})" for d in figures["devices"]]
+        return ", ".join(shown) or "none"
+    summary = figures.get("summary")
+    return summary if isinstance(summary, str) else json.dumps(summary) if summary else None
 
 
 def _figures(result: Path, text: str) -> Any:

@@ -44,6 +44,7 @@ def test_dry_run(rocm: Folder, clang: str, tmp_path: Path) -> None:
     assert any(path.endswith("libamdhip64.so") for path in machine["hip"][0]["libraries"])
     devices = steps["devices"]["figures"]  # type: ignore[index]
     assert {d["profile"] for d in devices["devices"] if d["backend"] == "rocm"} == {"mi250x"}
+    assert "rocm:1 AMD Instinct MI250X (mi250x)" in printed
     numbers = steps["numbers"]["figures"]  # type: ignore[index]
     assert numbers["fp16 subnormals, 64 x 2^-15"]["ours"] == 64 * 2.0**-15
     cases = steps["correctness"]["figures"]  # type: ignore[index]
