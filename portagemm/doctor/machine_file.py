@@ -153,7 +153,7 @@ def _section(machine: MachineFile, word: str, rest: str, lines: list[str]) -> No
         for line in listed:
             for name in expand(line):
                 if name.endswith("/"):
-                    machine.folders.add(name.rstrip("/"))
+                    machine.folders.add(name.rstrip("/") or "/")
                 else:
                     machine.files[name] = b""
     elif word == "links":
@@ -258,7 +258,7 @@ def dump(machine: MachineFile) -> str:
     one_line = {path: _one_line(data) for path, data in plain.items()}
     values = [f"{path} = {value}" for path, value in sorted(one_line.items()) if value]
     empty = sorted(path for path, data in plain.items() if not data)
-    folders = sorted(machine.folders)
+    folders = sorted(machine.folders - {"/"})
     if values:
         out += ["--- values", *values]
     if empty or folders:

@@ -52,14 +52,15 @@ class Recorder:
         """A path was looked at. What a plain file or folder says by itself is left out."""
         if found.kind == "link":
             return
-        usual = 0o755 if found.kind == "dir" else 0o644
         node = self._node(path)
         if found.kind not in ("file", "dir"):
             node["kind"] = found.kind
             node["device"] = list(found.device)
         elif found.kind == "dir":
             self.machine.folders.add(path)
-        if found.mode != usual or found.uid or found.gid:
+        # root's, readable and not to be run, is what a file without an entry is
+        plain = found.mode == 0o755 if found.kind == "dir" else found.mode & 0o4 and not found.mode & 0o7111
+        if not plain or found.uid or found.gid:
             node.update(mode=found.mode, uid=found.uid, gid=found.gid)
         if found.kind == "file":
             self.machine.files.setdefault(path, b"")

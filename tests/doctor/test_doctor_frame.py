@@ -408,6 +408,15 @@ def test_damaged_recordings_are_told(tmp_path: Path) -> None:
             open_tree(tmp_path)
 
 
+def test_a_recorded_root_folder_replays(tmp_path: Path) -> None:
+    """Without a home the root folder itself is tried."""
+    recorder = Recorder()
+    recorder.write("/", errno.EACCES)
+    recorder.machine.files["/etc/x"] = b""
+    host = open_machine(parse(dump(recorder.finish(Host()))), tmp_path)
+    assert host.try_folder("/no/such").errno == errno.EACCES and host.exists("/etc/x")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="records Linux's files")
 def test_a_recording_of_this_machine_replays_it(tmp_path: Path) -> None:
     recorder = Recorder()
