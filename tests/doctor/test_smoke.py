@@ -89,6 +89,12 @@ CHANGES: dict[str, tuple[str, Any, dict[str, Any], str, str]] = {
                       {"problem": "timed-out", "code": -9}, "FAIL smoke.gemm", "cpu: does not end (fp16)"),
     "torch's library": ("gemm cuda:0", products("cuda:0", route="vendor", reason="no profile"), {},
                         "WARN smoke.gemm", "1 products"),
+    "slow": ("gemm cuda:1", {**products("cuda:1"), "speed": {"flops": 49e12, "peak": 989e12}}, {},
+             "WARN smoke.gemm", "cuda:1 reaches 5.0% of its peak"),
+    "not slow": ("gemm cuda:1", {**products("cuda:1"), "speed": {"flops": 50e12, "peak": 989e12}}, {},
+                 "PASS smoke.gemm", "9 products"),
+    "no peak known": ("gemm cuda:1", {**products("cuda:1"), "speed": {"flops": 1e9, "peak": 0.0}}, {},
+                      "PASS smoke.gemm", "9 products"),
     "no CPU compiler": ("gemm cpu", products("cpu", route="vendor", reason="no compiler"), {},
                         "PASS smoke.gemm", "8 products"),
 }  # fmt: skip
@@ -137,3 +143,13 @@ def test_products_of_this_machine() -> None:
     if outcome.result.status is Status.INFO:
         pytest.skip("no C++ compiler: torch's library serves the CPU")
     assert outcome.result.data["right"] >= 3 and any("profile cpu" in line for line in outcome.result.details)
+
+
+def test_speed_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figure that a GPU's child takes, on the CPU: a rate and the board's peak, by the same way."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    monkeypatch.setenv("PORTAGEMM_CACHE_DIR", "")
+    from portagemm.doctor.probes import smoke
+
+    found = smoke.speed("cpu", size=64, repeats=2)
+    assert found["flops"] > 1e6 and found["peak"] >= 0

@@ -15,6 +15,8 @@ DEVICE_TIMEOUT_S = 120.0
 _ROOTS = ("torch.flavour", "torch.arch", "nvidia.cuinit", "nvidia.context", "amd.hip-init")
 #: Pinned blocks below this make copies to the device slow.
 PINNED_FLOOR_MIB = 256
+#: Share of the board's peak below which a large product is slow: clocks held down, or another program's work.
+SLOW_SHARE = 0.05
 _MIB = 1 << 20
 _LOG = Remedy(
     "Read the kernel log for the GPU's faults.", "sudo dmesg | grep -iE 'xid|nvrm|amdgpu'", root=True
@@ -165,8 +167,8 @@ def gemm(ctx: Context) -> Result:
     with FP64 on the CPU: no element may be off by more than 1.5 units of the output's rounding and 2^-17 of the
     row's and column's norms (T16). The details say which profile and plan ran.
 
-    FAIL: a wrong result, an error, a crash or a hang. WARN: a GPU on which torch's library takes portagemm's place;
-    on a CPU without a compiler that is as it should be.
+    FAIL: a wrong result, an error, a crash or a hang. WARN: a GPU on which torch's library takes portagemm's place
+    (on a CPU without a compiler that is as it should be), or that reaches less than a twentieth of its peak.
     """
     host = ctx.host
     if not devices(host).recorded:
@@ -174,6 +176,7 @@ def gemm(ctx: Context) -> Result:
     names = _names(host)
     wrong: list[str] = []
     elsewhere: list[str] = []
+    slow: list[str] = []
     details: list[str] = []
     count = 0
     for where, name in (("cpu", "CPU"), *((f"cuda:{index}", name) for index, name in enumerate(names))):
@@ -194,6 +197,14 @@ def gemm(ctx: Context) -> Result:
                 details.append(f"cpu {entry['dtype']}: torch's library; {entry.get('reason', '')}")
             elif entry["route"] == "vendor":
                 elsewhere.append(f"{where} {entry['dtype']}: torch's library; {entry.get('reason', '')}")
+        speed = facts.get("speed") or {}
+        if speed.get("peak"):
+            share = speed["flops"] / speed["peak"]
+            details.append(
+                f"{where}: {speed['flops'] / 1e12:.1f} Tflop/s in bf16, {share:.0%} of the board's peak"
+            )
+            if share < SLOW_SHARE:
+                slow.append(f"{where} reaches {share:.1%} of its peak in bf16")
         if not child.ok or facts.get("stage") != "done":
             broke = _broke(child, facts)
             wrong.append(f"{where}: {broke.message}")
@@ -220,6 +231,18 @@ def gemm(ctx: Context) -> Result:
                 Remedy(
                     "Ask why.",
                     "python -c 'import portagemm as p, torch; a = torch.ones(8, 8); print(p.explain(p.matmul, a, a))'",
+                ),
+            ),
+            data=data,
+        )
+    if slow:
+        return warn(
+            slow[0],
+            details=[*slow[1:], *details],
+            remedies=(
+                Remedy(
+                    "See what holds the clocks down, and who else uses the GPU.",
+                    "nvidia-smi -q -d PERFORMANCE,CLOCK",
                 ),
             ),
             data=data,

@@ -147,7 +147,45 @@ def gemm(where: str) -> None:
         entry["seconds"] = round(time.monotonic() - started, 3)
         facts["results"].append(entry)
         _say(facts)
+    if where != "cpu":
+        _say(facts, stage="speed")
+        try:
+            facts["speed"] = speed(where)
+        except Exception as problem:  # a figure that cannot be had is no failure
+            facts["speed_error"] = _first_line(problem)
     _say(facts, stage="done")
+
+
+def speed(where: str, size: int = 2048, repeats: int = 20) -> dict[str, float]:
+    """{"flops", "peak"} of bf16 products of size^3, timed on the host over `repeats` calls, per second; peak: the
+    board's, 0 if it is not known."""
+    import torch
+
+    import portagemm
+    from portagemm.hal.board import board_for
+
+    a, b = (torch.randn(size, size, device=where).to(torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    said = portagemm.explain("matmul", a, b, out=out)
+
+    def wait() -> None:
+        if where != "cpu":
+            torch.cuda.synchronize(where)
+
+    for _ in range(3):
+        portagemm.matmul(a, b, out=out)
+    wait()
+    started = time.perf_counter()
+    for _ in range(repeats):
+        portagemm.matmul(a, b, out=out)
+    wait()
+    seconds = (time.perf_counter() - started) / repeats
+    index = int(where.partition(":")[2] or 0)
+    device = next(
+        d for d in portagemm.devices() if (d.backend == "cpu") == (where == "cpu") and d.index == index
+    )
+    peak = board_for(device, said.profile).peak_flops.get("bf16", 0.0) if said.profile is not None else 0.0
+    return {"flops": 2.0 * size**3 / seconds, "peak": peak}
 
 
 def main(arguments: list[str]) -> None:
