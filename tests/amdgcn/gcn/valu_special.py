@@ -19,6 +19,8 @@ def _carry(b: Binder) -> Bound:
     name = b.i.name.replace("_co_ci_u32", "c_co_u32")
     name = {"v_subc_co_u32": "v_subb_co_u32", "v_subrevc_co_u32": "v_subbrev_co_u32"}.get(name, name)
     carries = name in ("v_addc_co_u32", "v_subb_co_u32", "v_subbrev_co_u32")
+    if b.sdwa or b.dpp:
+        raise b.fail("SDWA or DPP of a carry")
     x, y = b.source(2, "u32"), b.source(3, "u32")
     out = b.register(1, "s")
     carry_in = None
@@ -296,7 +298,7 @@ def _swap(b: Binder) -> Bound:
 
 def _permlane_swap(b: Binder) -> Bound:
     """v_permlane32_swap_b32, v_permlane16_swap_b32 (gfx950): odd groups of the first against even of the second."""
-    width = 32 if "32" in b.i.name else 16
+    width = 32 if "permlane32" in b.i.name else 16
     x, y = b.source(0, "u32"), b.source(1, "u32")
     put, other = b.result(0, "u32"), b.result(1, "u32")
     lane = np.arange(b.target.lanes)
@@ -315,10 +317,7 @@ def _nop(b: Binder) -> Bound:
 
 
 TABLE = {
-    **{
-        f"v_{n}_co_u32": _carry
-        for n in ("add", "sub", "subrev", "addc", "subb", "subbrev", "add_co_ci", "sub_co_ci", "subrev_co_ci")
-    },
+    **{f"v_{n}_co_u32": _carry for n in ("add", "sub", "subrev", "addc", "subb", "subbrev")},
     **{f"v_{n}_co_ci_u32": _carry for n in ("add", "sub", "subrev")},
     "v_readfirstlane_b32": _first_lane,
     "v_readlane_b32": _read_lane,
@@ -338,8 +337,7 @@ TABLE = {
     "v_permlane16_swap_b32": _permlane_swap,
     "v_nop": _nop,
 }
-TABLE = {name: bind for name, bind in TABLE.items() if "co_ci_co" not in name}
-_FLOAT_TESTS = ("f", "lt", "eq", "le", "gt", "lg", "ge", "o", "u", "nge", "nlg", "ngt", "nle", "neq", "nlt", "tru")
+_FLOAT_TESTS = ("f", "lt", "eq", "le", "gt", "lg", "ge", "o", "u", "nge", "nlg", "ngt", "nle", "neq", "nlt", "tru", "t")
 _INTEGER_TESTS = ("f", "lt", "eq", "le", "gt", "ne", "ge", "t")
 for _prefix in ("cmp", "cmpx"):
     for _kind in ("f16", "f32", "f64"):
