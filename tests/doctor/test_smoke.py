@@ -145,10 +145,10 @@ def test_products_of_this_machine() -> None:
     assert outcome.result.data["right"] >= 3 and any("profile cpu" in line for line in outcome.result.details)
 
 
-def test_speed_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("private_cache")
+def test_speed_is_measured() -> None:
     """The figure that a GPU's child takes, on the CPU: a rate and the board's peak, by the same way."""
     pytest.importorskip("torch", reason="torch is not installed")
-    monkeypatch.setenv("PORTAGEMM_CACHE_DIR", "")
     from portagemm.doctor.probes import smoke
 
     found = smoke.speed("cpu", size=64, repeats=2)
