@@ -132,18 +132,27 @@ PG_DEVICE void spread_step() {
 // pair means the block here; for lack of clusters, so does cluster.
 PG_HD constexpr bool widens_to_block(int scope) { return scope == 1; }
 
-// The fences order LDS, and global memory for the block; s_barrier (CDNA2 ISA, 4.3) counts waves and orders nothing.
+// The fences order LDS; s_barrier (CDNA2 ISA, 4.3) counts waves and orders nothing. Kernels hand nothing from wave to wave
+// in global memory. NOTE: where a block runs on two compute units (gfx10 and up), a fence for all of memory would wait for
+// every load in flight, the next tile's too; compilers from LLVM 19 on can be told (LLVM, AMDGPU usage: amdgpu-synchronize-as).
+#if __clang_major__ >= 19
+#define PG_ORDER_LDS , "local"
+#else
+#define PG_ORDER_LDS
+#endif
 PG_DEVICE void barrier(int scope) {
     if (scope == 0) {
         __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
         __builtin_amdgcn_wave_barrier();
         __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
     } else {
-        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup" PG_ORDER_LDS);
         __builtin_amdgcn_s_barrier();
-        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup" PG_ORDER_LDS);
     }
 }
+
+#undef PG_ORDER_LDS
 
 // A barrier of `lanes` lanes, more than a wave and fewer than the block: there is none, and no atom here asks for one.
 template <int Unused = 0>
