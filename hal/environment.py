@@ -22,6 +22,15 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )
 
 
+#: What a GPU cannot do under WSL2 (CUDA on WSL user guide, "Known Limitations"): no faults, but often taken for some.
+WSL2_LIMITS = (
+    "pinned memory: large allocations may fail although memory is free; pageable copies are the way out",
+    "managed memory: no concurrent access of CPU and GPU",
+    "NVML: no utilisation, processes or settings (ECC, compute mode, persistence)",
+    "containers: --gpus all only; profilers need Windows 11 or 10 19044 and driver R525",
+)
+
+
 @dataclass(frozen=True)
 class FileSystem:
     """The file system a path lies on. kind: as the kernel names it ("" unknown)."""
@@ -43,7 +52,8 @@ class Environment:
         system, kernel, machine: as `uname` gives them.
         wsl: 0, 1 or 2. container: docker, podman, kubernetes, lxc, apptainer, systemd-nspawn, unknown, or
             "" outside any. hypervisor: name of the virtual machine's, "" on bare metal.
-        mig: descriptions of MIG slices in use or visible. home, cache: file systems (None: no path).
+        mig: descriptions of MIG slices in use or visible. vgpu: vGPU profiles ("NVIDIA A16-4Q") the driver
+            serves: parts of a GPU, licensed, without some of its abilities (peer access, IPC). home, cache: file systems (None: no path).
         evidence: fact -> what showed it.
     """
 
@@ -54,6 +64,7 @@ class Environment:
     container: str
     hypervisor: str
     mig: tuple[str, ...]
+    vgpu: tuple[str, ...]
     home: FileSystem | None
     cache: FileSystem | None
     evidence: Mapping[str, str]
@@ -70,11 +81,18 @@ class Environment:
         )
         return f"{self.container} container on {host}" if self.container else host
 
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What a GPU cannot do here, one sentence each."""
+        return WSL2_LIMITS if self.wsl == 2 else ()
+
     def describe(self) -> list[str]:
         """Lines for people, each fact with its evidence."""
         lines = [f"{self.system} {self.kernel} on {self.machine}: {self.kind}"]
         lines += [f"{fact}: {why}" for fact, why in self.evidence.items()]
         lines += [f"MIG: {text}" for text in self.mig]
+        lines += [f"vGPU: {text}" for text in self.vgpu]
+        lines += [f"limit: {text}" for text in self.limits]
         for name, fs in (("home", self.home), ("kernel cache", self.cache)):
             if fs is not None and fs.kind:
                 note = " (network)" if fs.network else ""
@@ -147,6 +165,7 @@ def probe(
         container=container,
         hypervisor=hypervisor,
         mig=_mig(host, driver_notes),
+        vgpu=_vgpu(host),
         home=FileSystem(home, file_system(home, host)) if home else None,
         cache=FileSystem(cache_dir, file_system(cache_dir, host)) if cache_dir else None,
         evidence=evidence,
@@ -257,6 +276,16 @@ def _mig(host: Host, driver_notes: Iterable[str]) -> tuple[str, ...]:
     for access in host.glob("/proc/driver/nvidia/capabilities/gpu*/mig/gi*/ci*/access"):
         found.append(f"{access.parent.relative_to(root).as_posix()} under /proc/driver/nvidia/capabilities")
     return tuple(dict.fromkeys(found))
+
+
+def _vgpu(host: Host) -> tuple[str, ...]:
+    """Profiles by the models' names: size and edition stand behind a dash (A16-4Q, T4-8C, GRID P40-24Q)."""
+    texts = [
+        host.text(f"/{path.relative_to(host.root).as_posix()}")
+        for path in host.glob("/proc/driver/nvidia/gpus/*/information")
+    ]
+    models = [match[1] for text in texts if (match := re.search(r"^Model:\s*(.+?)\s*$", text, re.MULTILINE))]
+    return tuple(dict.fromkeys(model for model in models if re.search(r"-\d+[ABCQ]$", model)))
 
 
 def file_system(path: str | os.PathLike[str], host: Host | None = None) -> str:

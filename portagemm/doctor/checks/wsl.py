@@ -298,13 +298,11 @@ def limits(ctx: Context) -> Result:
     long ones can meet Windows' time limit. NCCL must be 2.12 or later."""
     if wsl(ctx.host) != 2:
         return skip("not WSL2")
-    details = (
-        "pinned memory: large allocations may fail; pageable copies are the way out",
-        "managed memory: no concurrent access of CPU and GPU",
-        "NVML: no utilisation, processes or settings (ECC, compute mode, persistence)",
-        "containers: --gpus all only; profilers need Windows 11 or 10 19044 and driver R525",
+    return info(
+        "pinned and managed memory, NVML and profiling are limited",
+        details=surroundings(ctx.host).limits,
+        data={"wsl": 2},
     )
-    return info("pinned and managed memory, NVML and profiling are limited", details=details, data={"wsl": 2})
 
 
 @check(

@@ -144,6 +144,24 @@ def test_file_system(tmp_path: Path, path: str, kind: str, network: bool) -> Non
     assert environment.FileSystem(path, kind).network is network
 
 
+def test_vgpu_and_the_limits_of_wsl2(tmp_path: Path) -> None:
+    root = tree(
+        tmp_path,
+        {
+            "proc/driver/nvidia/gpus/0000:02:00.0/information": "Model: \t\t NVIDIA A16-4Q\nIRQ: 40\n",
+            "proc/driver/nvidia/gpus/0000:02:01.0/information": "Model: \t\t GRID P40-24Q\n",
+            "proc/driver/nvidia/gpus/0000:03:00.0/information": "Model: \t\t NVIDIA A100-SXM4-80GB\n",
+        },
+    )
+    found = probe(root, {})
+    assert found.vgpu == ("NVIDIA A16-4Q", "GRID P40-24Q")
+    assert "vGPU: NVIDIA A16-4Q" in found.describe()
+    assert found.limits == ()
+    wsl = probe(tree(tmp_path, WSL2), {})
+    assert len(wsl.limits) == 4
+    assert any(line.startswith("limit: pinned memory") for line in wsl.describe())
+
+
 def test_home_and_cache_are_described(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/self/mountinfo": MOUNTS})
     found = probe(root, {"HOME": "/home/me"}, cache_dir="/data/cache")
