@@ -53,7 +53,8 @@ class Environment:
         wsl: 0, 1 or 2. container: docker, podman, kubernetes, lxc, apptainer, systemd-nspawn, unknown, or
             "" outside any. hypervisor: name of the virtual machine's, "" on bare metal.
         mig: descriptions of MIG slices in use or visible. vgpu: vGPU profiles ("NVIDIA A16-4Q") the driver
-            serves: parts of a GPU, licensed, without some of its abilities (peer access, IPC). home, cache: file systems (None: no path).
+            serves: parts of a GPU, licensed, without some of its abilities (peer access, IPC).
+        home, cache: file systems (None: no path).
         evidence: fact -> what showed it.
     """
 
