@@ -75,12 +75,12 @@ class Bench:
         c: the convoy. v (registers, waves, lanes), s (waves, registers): its registers. mask (waves, lanes): EXEC.
     """
 
-    def __init__(self, arch: str, seed: int = 0, full: bool = False) -> None:
+    def __init__(self, arch: str, seed: int = 0, full: bool = False, lds: int = 4096) -> None:
         self.target = TARGETS[arch]
         lanes = self.target.lanes
         self.random = np.random.default_rng(seed)
         self.machine = Machine()
-        self.machine.lds = Lds(1, 4096, 2, 1)
+        self.machine.lds = Lds(1, lds, 2, 1)
         self.machine._waves, self.machine._groups = 2, [0]
         agprs = 256 if self.target.gfx9 else 0
         self.state = State(2, lanes, 256, agprs)
