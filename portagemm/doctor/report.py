@@ -57,7 +57,7 @@ class Report:
         broken, failed, warned = self.of(Status.ERR), self.of(Status.FAIL), self.of(Status.WARN)
         if self.subject == "cluster":
             if failed:
-                return f"The ranks do not fit together: {_count(len(failed), 'difference')} that matter."
+                return f"The ranks do not fit together: {_count(len(failed), 'problem')} to fix."
             return "The ranks fit together" + (f", with {_count(len(warned), 'warning')}." if warned else ".")
         gpu = _data(self.outcomes, "platform.gpu", "kinds") or []
         names = {"nvidia": "NVIDIA", "amd": "AMD"}

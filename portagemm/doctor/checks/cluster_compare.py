@@ -83,13 +83,20 @@ def missing_rank(ranks: Ranks) -> Result:
     """Compares the ranks that reported with the number that the launcher announced. A rank without a report did not
     start, or hangs; two reports of one rank are of two jobs."""
     seen = [report["machine"].get("rank") for _, report in ranks.ordered]
+    if ranks.unreadable:
+        name, why = next(iter(ranks.unreadable.items()))
+        more = f", and {len(ranks.unreadable) - 1} more" if len(ranks.unreadable) > 1 else ""
+        return fail(
+            f"a report cannot be used: {name}: {why}{more}",
+            evidence=list(ranks.unreadable.items()),
+            remedies=(Remedy("Make it again on that machine.", "portagemm doctor --json > report.json"),),
+            data={"unreadable": len(ranks.unreadable)},
+        )
     world = ranks.world
-    evidence = [(name, why) for name, why in (ranks.unreadable or {}).items()]
     if None in seen:
-        if len(seen) < world or ranks.unreadable:
+        if len(seen) < world:
             return fail(
                 f"{len(seen)} reports, {world} expected",
-                evidence=evidence,
                 remedies=(Remedy("Look at the rank that did not report: its log, its node."),),
             )
         return (
@@ -99,11 +106,9 @@ def missing_rank(ranks: Ranks) -> Result:
         )
     missing = sorted(set(range(world)) - set(seen))
     twice = sorted({rank for rank in seen if seen.count(rank) > 1})
-    if missing or ranks.unreadable:
-        listed = names([str(rank) for rank in missing]) or "unreadable reports"
+    if missing:
         return fail(
-            f"no report of rank {listed} (of {world})",
-            evidence=evidence,
+            f"no report of rank {names([str(rank) for rank in missing])} (of {world})",
             remedies=(Remedy("Look at the rank that did not report: its log, its node."),),
             data={"missing": missing},
         )
