@@ -137,6 +137,13 @@ EDGES: list[tuple[str, str, str, Change, str]] = [
         "PASS",
     ),
     ("wsl2-radeon-no-variable", "wsl.rocdxg", "zero", variable("HSA_ENABLE_DXG_DETECTION", "0"), "WARN"),
+    (
+        "h100",
+        "nvidia.vgpu",
+        "by-its-name",
+        value("/proc/driver/nvidia/gpus/0000:41:00.0/information", "Model: NVIDIA A16-4Q"),
+        "INFO",
+    ),
     ("cpu-laptop", "platform.glibc", "below", fact("python", libc=["glibc", "2.27"]), "FAIL"),
     ("cpu-laptop", "platform.glibc", "floor", fact("python", libc=["glibc", "2.28"]), "PASS"),
     ("cpu-laptop", "platform.python", "below", fact("python", version="3.9.19"), "FAIL"),

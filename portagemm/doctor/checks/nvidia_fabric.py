@@ -242,7 +242,7 @@ def mig(ctx: Context) -> Result:
 @check(
     "nvidia.vgpu",
     "A virtual GPU is licensed",
-    reads=_SMI,
+    reads=(*_SMI, "/proc/driver/nvidia/gpus/*/information"),
     severity="degrades",
     probe="process",
     after=_ROOTS,
@@ -259,6 +259,10 @@ def vgpu(ctx: Context) -> Result:
         for gpu in answer.gpus
         if "VGPU" in gpu.text("gpu_virtualization_mode/virtualization_mode").upper()
     ]
+    named = surroundings(ctx.host).vgpu
+    if not virtual and named:  # nvidia-smi of some hypervisors says nothing of the mode
+        text = f"{', '.join(named)}: a vGPU; VMM, IPC and peer access may be missing"
+        return info(text, evidence=[("/proc/driver/nvidia/gpus", named[0])], data={"vgpu": len(named)})
     if not virtual:
         return skip("no vGPU")
     status = {
