@@ -1,4 +1,4 @@
-"""AMD GPUs as the kernel and the environment describe them: names, places, two layers of masks, the override.
+"""AMD GPUs as the kernel and the environment describe them: names, places, partitions, masks, the override.
 
 The ROCm backend and the doctor both decide by these. Standard library only; nothing here reads the machine.
 What the variables mean is what their readers do: ROCr (`amd_filter_device.cpp`) for ROCR_VISIBLE_DEVICES, its thunk
@@ -32,6 +32,29 @@ def address_of(facts: Mapping[str, int]) -> str:
 INNER = "ROCR_VISIBLE_DEVICES"
 OUTER = ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 OVERRIDE = "HSA_OVERRIDE_GFX_VERSION"
+
+
+@dataclass(frozen=True)
+class Partitioning:
+    """Modes of an Instinct GPU, "" where the chip has none.
+
+    Attributes:
+        compute: SPX, DPX, TPX, QPX or CPX: one, two, three, four or as many devices as it has dies.
+        memory: NPS1, NPS2, NPS4 or NPS8: into how many pools its memory is cut.
+    """
+
+    compute: str = ""
+    memory: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, (self.compute, self.memory)))
+
+
+def partitioning_of(read: Callable[[str], str]) -> Partitioning:
+    """The modes of a GPU. read: a file of its folder in sysfs by name -> its text, "" if there is none."""
+    return Partitioning(
+        read("current_compute_partition").strip().upper(), read("current_memory_partition").strip().upper()
+    )
 
 
 @dataclass(frozen=True)

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from portagemm.hal.amd import Partitioning, partitioning_of
 
 #: Where the kernel lists PCI devices, and libdrm's list of product names; tests give others.
 DEVICES = Path("/sys/bus/pci/devices")
 PRODUCTS = Path("/usr/share/libdrm/amdgpu.ids")
-
-
-@dataclass(frozen=True)
-class Partitioning:
-    """Modes of an Instinct GPU, "" where the chip has none.
-
-    Attributes:
-        compute: SPX, DPX, TPX, QPX or CPX: one, two, three, four or as many devices as it has dies.
-        memory: NPS1, NPS2, NPS4 or NPS8: into how many pools its memory is cut.
-    """
-
-    compute: str = ""
-    memory: str = ""
 
 
 def _text(path: Path) -> str:
@@ -33,10 +21,7 @@ def _text(path: Path) -> str:
 def partitioning(address: str, devices: Path | None = None) -> Partitioning:
     """The modes of the GPU at ``0000:83:00.0``. Never raises."""
     folder = (devices or DEVICES) / address
-    return Partitioning(
-        _text(folder / "current_compute_partition").upper(),
-        _text(folder / "current_memory_partition").upper(),
-    )
+    return partitioning_of(lambda name: _text(folder / name))
 
 
 def product(address: str, devices: Path | None = None, products: Path | None = None) -> str:

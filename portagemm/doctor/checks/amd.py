@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import re
 
 from portagemm.doctor.check import Context, Remedy, Result, check, fail, info, passed, skip, warn
@@ -19,7 +20,7 @@ from portagemm.doctor.facts_amd import (
 from portagemm.doctor.host import Host
 from portagemm.doctor.kernel_log import kernel_log
 from portagemm.doctor.secure_boot import secure_boot
-from portagemm.hal.amd import INNER, OUTER, visible
+from portagemm.hal.amd import INNER, OUTER, Partitioning, partitioning_of, visible
 
 _NUMA_BALANCING = "/proc/sys/kernel/numa_balancing"
 
@@ -372,6 +373,10 @@ def visible_mask(ctx: Context) -> Result:
     return passed(text, details=found.notes[1:], evidence=evidence, data=data)
 
 
+def _value_of(host: Host, folder: str, name: str) -> str:
+    return host.value(f"{folder}/{name}")
+
+
 @check(
     "amd.partition",
     "How the GPUs are partitioned",
@@ -384,18 +389,15 @@ def partition(ctx: Context) -> Result:
     NPS says how memory is interleaved. A partition is a device with fewer compute units, and has its own
     tuning table."""
     host = ctx.host
-    modes = {
-        device.address: (
-            host.value(f"{device.path}/current_compute_partition"),
-            host.value(f"{device.path}/current_memory_partition"),
-        )
-        for device in amd_gpus(host)
-    }
-    modes = {address: mode for address, mode in modes.items() if mode[0]}
+    modes: dict[str, Partitioning] = {}
+    for device in amd_gpus(host):
+        read = functools.partial(_value_of, host, device.path)
+        modes[device.address] = partitioning_of(read)
+    modes = {address: mode for address, mode in modes.items() if mode.compute}
     if not modes:
         return skip("these GPUs cannot be partitioned")
-    kinds = sorted({"/".join(filter(None, mode)) for mode in modes.values()})
-    evidence = [(address, "/".join(filter(None, mode))) for address, mode in modes.items()]
+    kinds = sorted({str(mode) for mode in modes.values()})
+    evidence = list(modes.items())
     details = ("the GPUs differ in their partitions",) if len(kinds) > 1 else ()
     return info(", ".join(kinds), details=details, evidence=evidence, data={"modes": kinds})
 
