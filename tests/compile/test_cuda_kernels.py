@@ -486,7 +486,10 @@ def test_second_kernels(nvrtc: NvrtcCompiler, arch: str) -> None:
     """Those that add up slices of K: each output dtype, width and kind of epilogue."""
     profile, target = all_profiles()[PROFILES[arch]], Target("cuda", arch, 32)
     kernels = [ReduceConfig(d, vector) for d in ("fp16", "bf16", "fp32") for vector in (1, 4)]
-    kernels += [ReduceConfig("bf16", 8, "bf16", "fp32", "gelu"), ReduceConfig("fp32", 2, None, "fp16", "silu")]
+    kernels += [
+        ReduceConfig("bf16", 8, "bf16", "fp32", "gelu"),
+        ReduceConfig("fp32", 2, None, "fp16", "silu"),
+    ]
     for kernel in kernels:
         source = plan.kernel_source(kernel, profile, target)
         made = nvrtc.compile(source.text, source.symbol, target, CompileOptions(source.include_dirs))

@@ -236,7 +236,7 @@ def test_g37_code_for_another_arch(gpu: str) -> None:
     device = launch.device_of(x.device)
     problem = testing.problem(Case("G37", 64, 64, 64))
     chosen = launch.planned(problem, device)
-    result = launch.code_of(launch.source_of(chosen, device))
+    result = launch.code_of(launch.sources_of(chosen, device)[0])
     broken = replace(result.code, code=b"\x7fELF" + b"\0" * 60)
     prepared = launch.launcher(problem, device)
     with pytest.raises(errors.LaunchError, match="pg_"):

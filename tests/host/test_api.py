@@ -141,8 +141,8 @@ def test_no_compiler_goes_to_torch_and_says_so(no_compiler: None, caplog: pytest
 def test_a_pack_needs_no_compiler(fresh: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     device = launch.device_of(X.device)
     problem = _dispatch.problem_of(matmul.request(X, W, fallback="error"))
-    source = launch.source_of(launch.planned(problem, device), device)
-    pack.write_pack(tmp_path / "pack", [(source, launch.code_of(source).code)])
+    sources = launch.sources_of(launch.planned(problem, device), device)
+    pack.write_pack(tmp_path / "pack", [(source, launch.code_of(source).code) for source in sources])
     monkeypatch.setenv("PORTAGEMM_KERNEL_PATH", str(tmp_path / "pack"))
     monkeypatch.setenv("PORTAGEMM_CACHE_DIR", str(tmp_path / "empty"))
     monkeypatch.setenv("CXX", "/nowhere/c++")
