@@ -6,10 +6,13 @@ the test gives for a GPU. torch's CPU tensors stand in for device memory.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ...fake_rocm import build  # noqa: TID252
 from .conftest import Child, Folder
 
 
@@ -157,6 +160,62 @@ print(json.dumps([right, str(pg.explain(pg.matmul, a, a))]))
     assert right
     assert "made by" in explained and "clang version" in explained
     assert not any(line.startswith("hiprtc") for line in lines)
+
+
+def test_kernel_pack(child: Child, rocm: Folder, clang: str, tmp_path: Path) -> None:
+    """Kernels built for several targets on a machine without ROCm run on one without a compiler, each on its card."""
+    line = [
+        sys.executable,
+        "-m",
+        "portagemm.cli",
+        "compile",
+        "--arch",
+        "gfx90a,gfx942",
+        "--shape",
+        "64x64x96",
+    ]
+    line += [
+        "--dtype",
+        "float16",
+        "--layout",
+        "nn",
+        "--epilogue",
+        "none",
+        "--best",
+        "--out",
+        str(tmp_path / "pack"),
+    ]
+    elsewhere = build.environment(tmp_path / "no ROCm", tmp_path / "no log", PORTAGEMM_CLANG=clang)
+    done = subprocess.run(line, env=elsewhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libamdhip64.so").write_bytes((rocm() / "lib" / "libamdhip64.so").read_bytes())
+    script = """
+machine = Machine(model.execute)
+a, b = torch.ones(64, 96).half(), torch.ones(96, 64).half()
+found = []
+for card in (0, 1):
+    machine.card = card
+    _dispatch.clear()
+    packed = "from pack" in str(pg.explain(pg.matmul, a, b))  # the call itself leaves it in memory
+    right = bool((pg.matmul(a, b, fallback="error") == 96).all())
+    found.append([right, machine.launches[-1].kernel.split("_")[1], packed])
+message = error(lambda: pg.matmul(a.float(), b.float(), fallback="error"))
+print(json.dumps([found, message]))
+"""
+    (found, message), _ = child(
+        script,
+        tmp_path,
+        FAKE_HIP_ARCH="gfx90a:sramecc+:xnack-,gfx942:sramecc+:xnack-",
+        PORTAGEMM_CLANG="/nonexistent/clang++",
+        PORTAGEMM_KERNEL_PATH=str(tmp_path / "pack"),
+        PORTAGEMM_CACHE_DIR=str(tmp_path / "kernels"),
+    )
+    assert found == [[True, "gfx90a", True], [True, "gfx942", True]]
+    assert message.startswith("NoCompilerError: kernel pg_gfx942_fp32")
+    assert (
+        "hip-python found no libhiprtc.so" in message and "/nonexistent/clang++: no such program" in message
+    )
 
 
 def test_compile_error(child: Child, tmp_path: Path) -> None:

@@ -306,7 +306,7 @@ print(json.dumps([error(lambda: prepare(device=1)), error(lambda: prepare(device
 CODES = {
     1: "hipErrorInvalidValue (HIP refused an argument",
     2: "hipErrorOutOfMemory (the device's memory is full",
-    3: "hipErrorNotInitialized (HIP was initialised before this process was forked",
+    3: "hipErrorNotInitialized (HIP is not initialised in this process",
     35: "hipErrorInsufficientDriver (the amdgpu driver is older",
     100: "hipErrorNoDevice (HIP sees no GPU",
     101: "hipErrorInvalidDevice (HIP knows no device of that index",
