@@ -21,6 +21,12 @@ def arch_of(gfx_target_version: int) -> str:
     return f"gfx{major}{minor:x}{stepping:x}"
 
 
+def properties(text: str) -> dict[str, int]:
+    """The ``key value`` lines of a KFD properties file."""
+    pairs = (line.split() for line in text.splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdecimal()}
+
+
 def address_of(facts: Mapping[str, int]) -> str:
     """``0000:83:00.0`` of a KFD node's domain and location_id: bus in bits 15:8, device in 7:3, function in 2:0."""
     place = facts.get("location_id")

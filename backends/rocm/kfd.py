@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from portagemm.hal.amd import Visible, address_of, arch_of, override, visible
+from portagemm.hal.amd import Visible, address_of, arch_of, override, properties, visible
 from portagemm.hal.device import Device
 
 from . import pci
@@ -91,11 +91,9 @@ def _properties(path: Path) -> dict[str, int]:
     NOTE: KFD answers EPERM for nodes outside the process's device cgroup: such a node does not exist for us.
     """
     try:
-        lines = path.read_text().splitlines()
+        return properties(path.read_text())
     except OSError:
         return {}
-    pairs = (line.split() for line in lines)
-    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].lstrip("-").isdigit()}
 
 
 def _children(folder: Path) -> list[Path]:

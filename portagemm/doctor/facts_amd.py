@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from portagemm.doctor.facts import AMD, PciDevice, fact, gpus, version_tuple
 from portagemm.doctor.host import Host
 from portagemm.doctor.rocm_versions import INTEGRATED, INTEGRATED_IDS
-from portagemm.hal.amd import Override, address_of, arch_of, override
+from portagemm.hal.amd import Override, address_of, arch_of, override, properties
 
 TOPOLOGY = "/sys/class/kfd/kfd/topology/nodes"
 _ROCM_LIBRARY = "libhsa-runtime64.so*"
@@ -48,8 +48,7 @@ def topology(host: Host) -> Topology:
     paths = host.glob(f"{TOPOLOGY}/*/properties")
     for path in sorted(paths, key=lambda path: int(re.sub(r"\D", "", path.split("/")[-2]) or 0)):
         count += 1
-        pairs = (line.split() for line in host.text(path).splitlines())
-        values = {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].lstrip("-").isdigit()}
+        values = properties(host.text(path))
         if not values:
             hidden += 1
             continue
