@@ -30,7 +30,7 @@ _FAILED_BEFORE = "a kernel before this one failed: this process cannot use the d
 MEANINGS: Mapping[str, str] = {
     "hipErrorInvalidValue": "HIP refused an argument; it reports a launch beyond the device's limits so",
     "hipErrorOutOfMemory": "the device's memory is full",
-    "hipErrorNotInitialized": "HIP is not initialised in this process; if it was forked from one that used HIP: use spawn",
+    "hipErrorNotInitialized": "HIP is not initialised in this process; after a fork of one that used HIP: use spawn",
     "hipErrorInsufficientDriver": "the amdgpu driver is older than this ROCm supports",
     "hipErrorNoDevice": "HIP sees no GPU: ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES, /dev/kfd and /dev/dri decide",
     "hipErrorInvalidDevice": "HIP knows no device of that index: the variables of visible devices decide",
