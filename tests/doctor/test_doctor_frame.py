@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -289,6 +291,25 @@ def test_commands_never_raise(tmp_path: Path) -> None:
     assert late.problem == "timed-out" and time.monotonic() - start < 5
     assert late.say() == "timed out"
     assert Host(tmp_path, {"PATH": "/"}).run(["says"]).problem == "not-found"  # a tree runs nothing
+
+
+def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that sleeps in a hung driver: even SIGKILL does not end it, and nobody waits for it."""
+    kept: list[subprocess.Popen[bytes]] = []
+
+    def never(self: subprocess.Popen[bytes], *_: Any, **__: Any) -> tuple[bytes, bytes]:
+        kept.append(self)
+        raise subprocess.TimeoutExpired(self.args, 1.0)
+
+    monkeypatch.setattr(subprocess.Popen, "communicate", never)
+    monkeypatch.setattr("portagemm.doctor.host._kill", lambda process: None)
+    start = time.monotonic()
+    try:
+        done = Host(env={"PATH": "/usr/bin:/bin"}).run(["sleep", "20"], timeout=0.1)
+        assert done.problem == "timed-out" and time.monotonic() - start < 5
+    finally:
+        os.kill(kept[0].pid, signal.SIGKILL)
+        os.waitpid(kept[0].pid, 0)
 
 
 def test_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
