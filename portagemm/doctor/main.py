@@ -11,7 +11,7 @@ import shutil
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -212,7 +212,8 @@ def _examine(host: Host, options: argparse.Namespace, out: _Output) -> int:
     if only and options.require_gpu:  # what is required is checked, whatever else is
         only += ["platform.gpu"] if options.passive else ["platform.gpu", "nvidia.cuinit", "amd.hip-init"]
     checks = select(only, _split(options.skip), classes)
-    outcomes = run_checks(host, checks, Options(require_gpu=options.require_gpu))
+    with _progress(options) as started:
+        outcomes = run_checks(host, checks, Options(require_gpu=options.require_gpu), started)
     report = Report(outcomes, identity(host), options.strict, options.require_gpu)
     document, code = report.document(), report.exit_code
     redactor = None if options.no_redact else Redactor(host)
@@ -240,6 +241,22 @@ def _examine(host: Host, options: argparse.Namespace, out: _Output) -> int:
             return code
         return _deliver(whole.document(), whole.exit_code, options, out)
     return _deliver(_redacted(document, redactor), code, options, out)
+
+
+@contextlib.contextmanager
+def _progress(options: argparse.Namespace) -> Iterator[Callable[[Check], None] | None]:
+    """Names the running check on a terminal's last line: a hung driver takes its time limit to be found out."""
+    errors = _Output(sys.stderr)
+    if options.quiet or not errors.terminal or os.environ.get("TERM", "dumb") == "dumb":
+        yield None
+        return
+
+    def show(text: str) -> None:
+        errors.write(f"\r\033[K{text}")
+        sys.stderr.flush()
+
+    yield lambda item: show(f"{item.id} ...")
+    show("")
 
 
 def _redacted(document: dict[str, Any], redactor: Redactor | None) -> dict[str, Any]:

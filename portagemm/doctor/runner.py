@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from portagemm.doctor.check import Check, Context, Options, Result, Status, all_checks
@@ -99,8 +99,16 @@ def _ordered(checks: Sequence[Check]) -> list[Check]:
     return list(done.values())
 
 
-def run_checks(host: Host, checks: Sequence[Check], options: Options | None = None) -> list[Outcome]:
-    """Run `checks` (ordered by `select`) on a host and return the outcomes in the order of the report."""
+def run_checks(
+    host: Host,
+    checks: Sequence[Check],
+    options: Options | None = None,
+    started: Callable[[Check], None] | None = None,
+) -> list[Outcome]:
+    """Run `checks` (ordered by `select`) on a host and return the outcomes in the order of the report.
+
+    started: told of each check before it runs.
+    """
     results: dict[str, Result] = {}
     context = Context(host, options or Options(), results)
     worker = _Worker()
@@ -109,6 +117,8 @@ def run_checks(host: Host, checks: Sequence[Check], options: Options | None = No
         if blocked is not None:
             results[item.id] = blocked
             continue
+        if started is not None:
+            started(item)
         start = time.monotonic()
         result = worker.run(item, context)
         if result is None:
