@@ -10,11 +10,15 @@ from . import machine_files
 from .failure_reports import REPORTS
 from .message_cases import EXCERPTS
 from .test_cluster import MUTATIONS
+from .test_smoke import CHANGES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "doctor-coverage.md"
 
 #: Failures between ranks: the fixture is a set of reports in which one field of one rank is changed.
 BETWEEN_RANKS = {44: ("NCCL", "another model", "plugin", "driver, major"), 45: ("same GPU",)}
+
+#: Failures that only running something shows: the fixture is what the children of --smoke find.
+BY_SMOKE = {20: ("pinned edge", "no pinned"), 43: ("peer copy wrong",), 52: ("slow",), 57: ("wrong product",)}
 
 
 def by_check() -> dict[int, list[tuple[str, str]]]:
@@ -26,6 +30,9 @@ def by_check() -> dict[int, list[tuple[str, str]]]:
     for number, changes in BETWEEN_RANKS.items():
         for change in changes:
             found.setdefault(number, []).append((MUTATIONS[change][1], f"ranks: {change}"))
+    for number, changes in BY_SMOKE.items():
+        for change in changes:
+            found.setdefault(number, []).append((CHANGES[change][3].split()[1], f"smoke: {change}"))
     return found
 
 
@@ -47,8 +54,8 @@ def page() -> str:
         "# What the doctor finds of what was reported",
         "",
         f"{len(REPORTS)} failures that users of GPU software reported, and how `portagemm doctor` finds each.",
-        f"{len(checks)} are found by a check on a machine (a fixture in `tests/doctor/machines`, or a set of ranks)",
-        f"built from the report; {len(either)} by a check or, from their text alone, by `--match-error`.",
+        f"{len(checks)} are found by a check on a fixture built from the report (a machine in `tests/doctor/machines`,",
+        f"a set of ranks, a smoke test); {len(either)} by a check or, from their text alone, by `--match-error`.",
         "Tests run every fixture and every text; this page is written by `python -m tests.doctor.coverage`.",
         "",
         "| # | what was seen | check (fixture) | known message |",

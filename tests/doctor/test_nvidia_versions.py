@@ -333,6 +333,15 @@ def test_link_width(width: str, widest: str, status: Status, tmp_path: Path) -> 
 
 
 @pytest.mark.quick
+def test_fabric_manager_without_nvswitch_is_no_error(tmp_path: Path) -> None:
+    machine = machine_files.machine("h100")
+    link = "/etc/systemd/system/multi-user.target.wants/nvidia-fabricmanager.service"
+    machine.links[link] = "/lib/systemd/system/nvidia-fabricmanager.service"
+    result = examine(machine, tmp_path, "nvidia.fabric")["nvidia.fabric"]
+    assert result.status is Status.INFO and "no error" in result.message
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("chosen", ["", "fork", "spawn", "forkserver"])
 def test_start_method(chosen: str, tmp_path: Path) -> None:
     machine = machine_files.machine("h100")

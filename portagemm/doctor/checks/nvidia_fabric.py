@@ -62,6 +62,13 @@ def fabric(ctx: Context) -> Result:
     known = {name: state for name, state in states.items() if state}
     switches = nvswitches(host)
     if not switches and not known:
+        if host.glob("/etc/systemd/system/*.wants/nvidia-fabricmanager.service"):
+            return info(
+                "no NVSwitch here: the Fabric Manager that is enabled has nothing to do, which is no error",
+                remedies=(
+                    Remedy("Switch it off.", "sudo systemctl disable --now nvidia-fabricmanager", root=True),
+                ),
+            )
         return skip("no NVSwitch")
     evidence = [("NVSwitch", len(switches)), *known.items()]
     data = {"switches": len(switches), "states": sorted(set(known.values()))}
