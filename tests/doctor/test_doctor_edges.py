@@ -404,6 +404,26 @@ def test_groups_are_named_by_the_nodes(check: Callable[..., Result]) -> None:
     assert "--group-add 110" in other.remedies[0].command
     rootless = check("podman-rootless-amd", "container.render-gid")
     assert "keep-groups" in rootless.remedies[0].command
+    pod = check(
+        "docker-amd-other-gid", "container.render-gid", variable("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    )
+    assert "supplementalGroups: [110]" in pod.remedies[0].command
+
+
+@pytest.mark.quick
+def test_the_way_of_this_container_is_given(check: Callable[..., Result]) -> None:
+    asked = {
+        "docker": None,
+        "podman": lambda machine: machine.files.update({"/run/.containerenv": b""}),
+        "kubernetes": variable("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
+    }
+    for kind, change in asked.items():
+        for name, check_id in (
+            ("docker-no-gpus", "container.nvidia-visible"),
+            ("docker-amd-no-devices", "container.kfd"),
+        ):
+            remedies = check(name, check_id, change).remedies
+            assert [item.text.partition(":")[0].lower() for item in remedies] == [kind]
 
 
 @pytest.mark.quick

@@ -23,23 +23,38 @@ LIBRARY_FOLDERS = (
 #: The group id that ids without a mapping show as in a user namespace.
 OVERFLOW_GID = 65534
 
-_GIVE_NVIDIA = (
-    Remedy("Docker: start the container with the GPUs.", "docker run --gpus all ...", host=True),
-    Remedy(
-        "Podman: the same by CDI.",
+_GIVE_NVIDIA = {
+    "docker": Remedy("Docker: start the container with the GPUs.", "docker run --gpus all ...", host=True),
+    "podman": Remedy(
+        "Podman: start it with the GPUs, by CDI.",
         "podman run --device nvidia.com/gpu=all --security-opt=label=disable ...",
         host=True,
     ),
-    Remedy("Kubernetes: request them in the pod's resources.", "limits: {nvidia.com/gpu: 1}", host=True),
-)
-_GIVE_AMD = (
-    Remedy(
-        "Start the container with the devices.",
+    "kubernetes": Remedy(
+        "Kubernetes: request them in the pod's resources.", "limits: {nvidia.com/gpu: 1}", host=True
+    ),
+}
+_GIVE_AMD = {
+    "docker": Remedy(
+        "Docker: start the container with the devices.",
         "docker run --device /dev/kfd --device /dev/dri --group-add video --group-add render ...",
         host=True,
     ),
-    Remedy("Kubernetes: request them in the pod's resources.", "limits: {amd.com/gpu: 1}", host=True),
-)
+    "podman": Remedy(
+        "Podman: start it with the devices, and keep the caller's groups.",
+        "podman run --device /dev/kfd --device /dev/dri --group-add keep-groups ...",
+        host=True,
+    ),
+    "kubernetes": Remedy(
+        "Kubernetes: request them in the pod's resources.", "limits: {amd.com/gpu: 1}", host=True
+    ),
+}
+
+
+def _give(host: Host, ways: dict[str, Remedy]) -> tuple[Remedy, ...]:
+    """The way of this container's kind; all of them where the kind is another."""
+    own = ways.get(container(host))
+    return (own,) if own is not None else tuple(ways.values())
 
 
 def nvidia_nodes(host: Host) -> list[str]:
@@ -129,9 +144,9 @@ def nvidia_visible(ctx: Context) -> Result:
         message = (
             f"NVIDIA_VISIBLE_DEVICES={asked}, but no GPU arrived: the container runs without NVIDIA's runtime"
         )
-        return fail(message, evidence=evidence, remedies=(_GIVE_NVIDIA[0], toolkit), data=data)
+        return fail(message, evidence=evidence, remedies=(*_give(host, _GIVE_NVIDIA), toolkit), data=data)
     message = f"the node has {len(on_bus)} NVIDIA GPU(s), the container was given none"
-    return fail(message, evidence=evidence, remedies=_GIVE_NVIDIA, data=data)
+    return fail(message, evidence=evidence, remedies=_give(host, _GIVE_NVIDIA), data=data)
 
 
 @check(
@@ -342,11 +357,14 @@ def kfd(ctx: Context) -> Result:
     evidence = [(name, "does not exist") for name in missing]
     if missing:
         message = f"the node has {len(bound)} AMD GPU(s), but the container has no {' and no '.join(missing)}"
-        return fail(message, evidence=evidence, remedies=_GIVE_AMD, data={"missing": missing})
+        return fail(message, evidence=evidence, remedies=_give(host, _GIVE_AMD), data={"missing": missing})
     if host.open_errno("/dev/kfd", write=True) == errno.EPERM:
         evidence = [("/dev/kfd", "EPERM")]
         return fail(
-            "the device cgroup denies /dev/kfd", evidence=evidence, remedies=_GIVE_AMD, data={"missing": []}
+            "the device cgroup denies /dev/kfd",
+            evidence=evidence,
+            remedies=_give(host, _GIVE_AMD),
+            data={"missing": []},
         )
     return passed(f"/dev/kfd and {len(render)} render node(s)", data={"missing": []})
 
@@ -377,6 +395,16 @@ def render_gid(ctx: Context) -> Result:
     if OVERFLOW_GID in gids:
         remedies = (Remedy("Keep the caller's groups.", "podman run --group-add keep-groups ...", host=True),)
         message = "the nodes' group has no number in this rootless container"
+    elif container(host) == "kubernetes":
+        listed = ", ".join(map(str, gids))
+        remedies = (
+            Remedy(
+                "Add the node's group to the pod.",
+                f"securityContext: {{supplementalGroups: [{listed}]}}",
+                host=True,
+            ),
+        )
+        message = f"{blocked[0][0]} belongs to group {gids[0]}, which this process is not in"
     else:
         adds = " ".join(f"--group-add {gid}" for gid in gids)
         remedies = (Remedy("Add the host's group by its number.", f"docker run {adds} ...", host=True),)
