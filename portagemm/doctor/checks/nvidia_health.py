@@ -88,11 +88,11 @@ def persistence(ctx: Context) -> Result:
         return answer
     modes = {gpu.name: gpu.text("persistence_mode") for gpu in answer.gpus}
     off = [name for name, mode in modes.items() if mode == "Disabled"]
+    # display_mode says Enabled on boards without any output: it tells nothing
     shown = [
         gpu.name
         for gpu in answer.gpus
-        if gpu.text("display_active") == "Enabled"
-        or gpu.text("display_attached", "display_mode") in ("Yes", "Enabled")
+        if gpu.text("display_active") == "Enabled" or gpu.text("display_attached") == "Yes"
     ]
     if off and not shown:
         return warn(
@@ -119,8 +119,9 @@ def persistence(ctx: Context) -> Result:
     timeout=SMI_TIMEOUT_S + 10,
 )
 def ecc(ctx: Context) -> Result:
-    """A row remapping that failed means that the board must be replaced. One that is pending, or uncorrectable errors
-    since the last load of the driver, need a reset of the GPU before its results can be trusted."""
+    """A row remapping that failed, or an SRAM error threshold that is exceeded, means that the board must be replaced.
+    A remapping that is pending, uncorrectable errors since the last load of the driver, or a recovery that the driver
+    asks for, need a reset of the GPU before its results can be trusted."""
     answer = asked(ctx)
     if isinstance(answer, Result):
         return answer
@@ -131,6 +132,14 @@ def ecc(ctx: Context) -> Result:
         if gpu.text("remapped_rows/remapped_row_pending") == "Yes"
         or gpu.text("retired_pages/pending_retirement", "retired_pages/pending_blacklist") == "Yes"
     ]
+    worn = [
+        gpu.name for gpu in answer.gpus if gpu.text("ecc_errors/aggregate/sram_threshold_exceeded") == "Yes"
+    ]
+    asked_for = {
+        gpu.name: action
+        for gpu in answer.gpus
+        if (action := _recovery(gpu)) and gpu.name not in (*failed, *worn, *pending)
+    }
     errors = {gpu.name: _uncorrectable(gpu) for gpu in answer.gpus}
     hit = [name for name, count in errors.items() if count]
     evidence = [
@@ -139,9 +148,14 @@ def ecc(ctx: Context) -> Result:
         if count
     ]
     reset = Remedy("Stop all programs on it and reset it.", "sudo nvidia-smi --gpu-reset -i N", root=True)
-    if failed:
+    if failed or worn:
+        what = (
+            f"row remapping failed on {_names(failed)}"
+            if failed
+            else f"too many SRAM errors on {_names(worn)}"
+        )
         return fail(
-            f"row remapping failed on {_names(failed)}: the board is defective",
+            f"{what}: the board is defective",
             evidence=evidence,
             remedies=(
                 Remedy(
@@ -158,7 +172,23 @@ def ecc(ctx: Context) -> Result:
             else f"uncorrectable errors on {_names(hit)}"
         )
         return warn(f"{what}: reset needed", evidence=evidence, remedies=(reset,))
+    if asked_for:
+        return warn(
+            f"the driver asks for a recovery of {_names(list(asked_for))}: {next(iter(asked_for.values()))}",
+            evidence=list(asked_for.items()),
+            remedies=(reset,),
+        )
     return passed("no uncorrectable error, no repair pending")
+
+
+def _recovery(gpu: SmiGpu) -> str:
+    """What the driver asks for: "reset", "drain and reset", or the newer drivers' word; "" nothing."""
+    if gpu.text("gpu_reset_status/reset_required") == "Yes":
+        return "reset"
+    if gpu.text("gpu_reset_status/drain_and_reset_recommended") == "Yes":
+        return "drain and reset"
+    action = gpu.text("gpu_recovery_action")
+    return "" if action in ("", "None") else action
 
 
 def _uncorrectable(gpu: SmiGpu) -> int:
