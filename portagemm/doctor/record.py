@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 _FILE_LIMIT = 256 << 10
 #: What is kept of a library: the versions of symbols it names.
 _SYMBOLS = re.compile(rb"\b(?:GLIBC|GLIBCXX|CXXABI|NVRTC|libcuda)_\d+(?:\.\d+)*")
+#: Which lines of the kernel's log are kept, and which processes' names.
+_LOG_LINES = re.compile(
+    r"nvrm|nvidia|nvlink|nouveau|\bxid\b|amdgpu|\bkfd\b|\bdrm\b|iommu|devmem|free_mem_region|secure ?boot|lockdown"
+    r"|\bdxg",
+    re.IGNORECASE,
+)
+_LOGS = ("/var/log/dmesg", "/var/log/kern.log", "/var/log/messages")
+_PROCESS = re.compile(r"/proc/(?!1(?:/|$))\d+(?:/|$)")  # but PID 1, which tells containers
+_PROCESS_NAMES = (b"nv", b"amd", b"rocm")
 #: What is kept of the loader's cache: paths of libraries that GPUs have to do with.
 _CACHED = re.compile(
     rb"/[\w./+-]*lib(?:cuda|cudart|cublas|nvidia|nvrtc|nvJitLink|nccl|dxcore|d3d12|amdhip|hip|hsa|roc|rccl|drm_amdgpu"
@@ -32,6 +41,10 @@ class Recorder:
 
     def file(self, path: str, data: bytes) -> None:
         """A file was read."""
+        if _PROCESS.match(path) and not (path.endswith("/comm") and data.startswith(_PROCESS_NAMES)):
+            return  # what else runs is nobody's business
+        if path in _LOGS:
+            data = _relevant(data.decode("utf-8", "replace")).encode()
         if data.startswith(b"\x7fELF"):
             data = b"\n".join(sorted(set(_SYMBOLS.findall(data)))) + b"\n"
         elif path == "/etc/ld.so.cache":
@@ -50,7 +63,7 @@ class Recorder:
 
     def stat(self, path: str, found: Stat) -> None:
         """A path was looked at. What a plain file or folder says by itself is left out."""
-        if found.kind == "link":
+        if found.kind == "link" or _PROCESS.match(path):
             return
         node = self._node(path)
         if found.kind not in ("file", "dir"):
@@ -99,7 +112,8 @@ class Recorder:
         """A command ran."""
         if done.problem == "not-found":
             return
-        entry = {"argv": list(done.argv), "stdout": done.stdout, **_ending(done)}
+        stdout = _relevant(done.stdout) if done.argv[0] == "dmesg" else done.stdout
+        entry = {"argv": list(done.argv), "stdout": stdout, **_ending(done)}
         self.machine.commands = [old for old in self.machine.commands if old["argv"] != entry["argv"]]
         self.machine.commands.append(entry)
 
@@ -147,6 +161,11 @@ class Recorder:
 
     def _node(self, path: str) -> dict[str, Any]:
         return self.machine.nodes.setdefault(path, {})
+
+
+def _relevant(log: str) -> str:
+    """The lines of a kernel log that concern GPUs."""
+    return "".join(line + "\n" for line in log.splitlines() if _LOG_LINES.search(line))
 
 
 def _drivers_of(data: bytes) -> bytes:

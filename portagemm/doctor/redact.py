@@ -28,6 +28,8 @@ _SERIAL = re.compile(
     r"(serial(?:[ _]?(?:number|no))?[\"']?\s*[:=,>]\s*[\"']?)(?!N/A|\[N/A)([\w-]{4,})", re.IGNORECASE
 )
 _UNIQUE_ID = re.compile(r"(unique_id[\"']?\s*[: =]\s*[\"']?)(0x[0-9a-fA-F]+|\d+)")
+#: In nvidia-smi's report: who else uses the GPUs.
+_PROCESS_NAME = re.compile(r"(<process_name>)[^<]*")
 #: How a mask names an AMD GPU: by the unique_id of KFD, in hexadecimal.
 _AMD_ID = re.compile(r"\bGPU-([0-9a-fA-F]{16})\b")
 _URL_LOGIN = re.compile(r"(\w+://)[^/\s@:]+(?::[^/\s@]*)?@")
@@ -99,6 +101,7 @@ class Redactor:
         text = _SERIAL.sub(lambda found: f"{found[1]}0", text)
         text = _UNIQUE_ID.sub(lambda found: found[1] + _number(found[2]), text)
         text = _AMD_ID.sub(lambda found: f"GPU-{int(_number(str(int(found[1], 16)))):016x}", text)
+        text = _PROCESS_NAME.sub(rf"\1{_HIDDEN}", text)
         text = _URL_LOGIN.sub(rf"\1{_HIDDEN}@", text)
         text = _MAC.sub("00:00:00:00:00:00", text)
         return _KNOWN_TOKEN.sub(_HIDDEN, text)

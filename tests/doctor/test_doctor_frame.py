@@ -29,7 +29,7 @@ from portagemm.doctor.check import (
     warn,
 )
 from portagemm.doctor.host import Host
-from portagemm.doctor.host_types import Recorded, User
+from portagemm.doctor.host_types import Command, Recorded, Stat, User
 from portagemm.doctor.machine_file import MachineFile, MachineFileError, dump, expand, parse
 from portagemm.doctor.record import Recorder
 from portagemm.doctor.replay import open_machine, open_tree
@@ -436,6 +436,24 @@ def test_a_recorded_root_folder_replays(tmp_path: Path) -> None:
     recorder.machine.files["/etc/x"] = b""
     host = open_machine(parse(dump(recorder.finish(Host()))), tmp_path)
     assert host.try_folder("/no/such").errno == errno.EACCES and host.exists("/etc/x")
+
+
+def test_a_recording_keeps_what_concerns_gpus_alone() -> None:
+    recorder = Recorder()
+    recorder.file("/proc/4321/comm", b"nv-fabricmanage\n")
+    recorder.file("/proc/4322/comm", b"secret-project\n")
+    recorder.stat("/proc/4322", Stat("dir", 0o555, 0, 0))
+    recorder.stat("/proc/4322/comm", Stat("file", 0o444, 0, 0))
+    recorder.file("/var/log/kern.log", b"usb 1-2: SerialNumber: 4711\nNVRM: Xid (PCI:0000:41:00): 79\n")
+    recorder.file("/etc/ld.so.cache", b"\0\1/usr/lib/libcuda.so.1\0/usr/lib/libsecret.so\0")
+    recorder.file("/usr/lib/libx.so", b"\x7fELF secret GLIBC_2.34 GLIBCXX_3.4.30\0")
+    recorder.file("/var/lib/dpkg/status", b"Package: secret\nStatus: x\n\nPackage: cuda-drivers\nStatus: y\n")
+    recorder.command(Command(("dmesg",), "eth0: 00:11:22\nkfd kfd: skipped device 1002:67df\n"))
+    text = dump(recorder.machine)
+    for kept in ("nv-fabricmanage", "Xid", "libcuda.so.1", "GLIBC_2.34", "cuda-drivers", "skipped device"):
+        assert kept in text
+    for left_out in ("secret", "4711", "eth0", "4322"):
+        assert left_out not in text
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="records Linux's files")
