@@ -73,6 +73,11 @@ def _over_gloo(
     if meeting is None:
         return None, "the launcher set no MASTER_ADDR and MASTER_PORT"
     address, port = meeting
+    broken = next(
+        (entry for entry in document.get("checks", ()) if entry.get("id") == "torch.import"), {"status": ""}
+    )
+    if broken["status"] == "FAIL":  # it may crash or hang: not here
+        return None, f"torch cannot be imported ({broken.get('message', '')})"
     try:
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
     except Exception as error:  # a broken torch is one of the things this is for

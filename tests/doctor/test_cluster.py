@@ -300,6 +300,18 @@ def test_without_a_rendezvous_a_folder_is_asked_for() -> None:
 
 
 @pytest.mark.quick
+def test_broken_torch_is_not_imported_here() -> None:
+    """It would take this process with it: the folder is asked for at once."""
+    document = report(0)
+    document["checks"].append(
+        {"id": "torch.import", "status": "FAIL", "message": "crashes with SIGSEGV", "data": {}}
+    )
+    host = Host("/nonexistent", _env(0, MASTER_ADDR="192.0.2.1", MASTER_PORT="9"))
+    with pytest.raises(ClusterError, match=r"crashes with SIGSEGV.*--cluster-dir"):
+        gather_and_compare(document, host, folder=None, timeout=1, strict=False)
+
+
+@pytest.mark.quick
 def test_exchange_by_files(tmp_path: Path) -> None:
     """Rank 0 comes last here; a file of another job and one that a crashed job left do not count."""
     old = report(2)

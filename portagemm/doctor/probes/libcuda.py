@@ -38,7 +38,7 @@ def _mapped(stem: str) -> str:
 
 
 def _uuid(library: ctypes.CDLL, index: int) -> str:
-    """``GPU-...`` (a slice: ``MIG-...``) of a device; "" where the driver does not tell."""
+    """The UUID of a device without its kind; "" where the driver does not tell."""
     device, raw = ctypes.c_int(), (ctypes.c_ubyte * 16)()
     for function in ("cuDeviceGetUuid_v2", "cuDeviceGetUuid"):
         if hasattr(library, function):
@@ -47,7 +47,7 @@ def _uuid(library: ctypes.CDLL, index: int) -> str:
             if getattr(library, function)(raw, device):
                 return ""
             text = bytes(raw).hex()
-            return f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+            return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
     return ""
 
 
@@ -86,7 +86,8 @@ def main(context: bool) -> None:
         _say(facts, call=error.call, code=error.code)
         return
     for index, device in enumerate(devices):
-        device["uuid"] = _uuid(library, index)
+        kind = "MIG" if " MIG " in f" {device['name']} " else "GPU"
+        device["uuid"] = f"{kind}-{uuid}" if (uuid := _uuid(library, index)) else ""
     _say(facts, devices=devices)
     if context:
         _say(facts, stage="context", contexts=[])
