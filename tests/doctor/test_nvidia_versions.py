@@ -108,6 +108,8 @@ def test_driver_min_by_the_module_alone(driver: str, status: Status, tmp_path: P
         ("13.0.48", 12090, Status.FAIL),
         ("13.0.48", 13000, Status.PASS),
         ("13.1.80", 13000, Status.WARN),
+        ("14.0.10", 13000, Status.INFO),  # nobody here knows CUDA 14
+        ("13.0.48", 14000, Status.INFO),
     ],
 )
 def test_compiler_against_driver(nvrtc: str, cuda: int, status: Status, tmp_path: Path) -> None:

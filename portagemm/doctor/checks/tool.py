@@ -23,6 +23,7 @@ from portagemm.doctor.nvidia_versions import (
     FIRST_TOOLKIT,
     KNOWN_AS_OF,
     NEWEST_CAPABILITY,
+    NEWEST_FAMILY,
     NEWEST_TOOLKIT,
     OLDEST_CAPABILITY,
 )
@@ -201,6 +202,12 @@ def ptx_vs_driver(ctx: Context) -> Result:
         f"pip install 'nvidia-cuda-nvrtc{'-cu12' if driver[0] == 12 else ''}=={dotted(driver)}.*'",
     )
     update = Remedy(f"Or update the driver to one for CUDA {dotted(compiler)}.", root=True, reboot=True)
+    if max(compiler[0], driver[0]) > NEWEST_FAMILY:
+        return info(
+            f"NVRTC {dotted(compiler)}, driver for CUDA {dotted(driver)}: newer than what is known here ({KNOWN_AS_OF})",
+            evidence=evidence,
+            data=data,
+        )
     if compiler[0] > driver[0]:
         return fail(
             f"NVRTC is of CUDA {dotted(compiler)}, the driver serves CUDA {driver[0]} alone",
