@@ -257,6 +257,8 @@ class SchedulePart:
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
         lends_stages: whether the store uses the stages' memory instead of its own.
         rows: it takes no more rows than a tile has (kernels/gemv.hpp).
+        family: schedules of one family sum in one order and differ in the tiles they are for: the planner weighs
+            their tiles against each other, not just the first schedule's.
     """
 
     header: str
@@ -267,6 +269,7 @@ class SchedulePart:
     barrier_bytes: int = 0
     persistent: bool = False
     lends_stages: bool = False
+    family: str = ""
     rows: bool = False
 
 
@@ -290,10 +293,18 @@ SCHEDULES: dict[str, SchedulePart] = {
         persistent=True,
     ),
     "pingpong": SchedulePart(
-        "portagemm/schedule/pingpong.hpp", "pg::pingpong<{threads}>", ("vgpr",), lends_stages=True
+        "portagemm/schedule/pingpong.hpp",
+        "pg::pingpong<{threads}>",
+        ("vgpr",),
+        lends_stages=True,
+        family="two_stages",
     ),
     "interleave": SchedulePart(
-        "portagemm/schedule/interleave.hpp", "pg::interleave<{threads}>", ("vgpr",), lends_stages=True
+        "portagemm/schedule/interleave.hpp",
+        "pg::interleave<{threads}>",
+        ("vgpr",),
+        lends_stages=True,
+        family="two_stages",
     ),
     "warp_specialized": SchedulePart(
         "portagemm/schedule/warp_specialized.hpp",

@@ -459,6 +459,7 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tabl
     first = best.kernel.schedule
     reasons = [
         f"schedule {first}: first of {profile.name}'s ({', '.join(profile.schedules)}) that takes the problem"
+        + ("" if first == plans[0].kernel.schedule else f", with {plans[0].kernel.schedule} its family")
     ]
     reasons.append(
         f"tile {'x'.join(map(str, best.kernel.tile.block))}: cheapest of {rivals} by the model "
@@ -475,7 +476,7 @@ def plan(problem: GemmProblem, profile: ArchProfile, device: Device, *, use_tabl
 
 
 def _cheapest(plans: list[GemmPlan]) -> tuple[GemmPlan, int]:
-    """(the model's choice, of how many): among the plans with the first one's schedule and atom.
+    """(the model's choice, of how many): among the plans with the first one's schedule (or family) and atom.
 
     Where blocks of a cluster can share the K of a tile, slices that a second kernel sums are left to tuning: nobody
     has timed the one against the other.
@@ -484,10 +485,14 @@ def _cheapest(plans: list[GemmPlan]) -> tuple[GemmPlan, int]:
     same = [
         p
         for p in plans
-        if (p.kernel.schedule, p.kernel.tile.atom) == (first.schedule, first.tile.atom)
+        if (_family(p.kernel), p.kernel.tile.atom) == (_family(first), first.tile.atom)
         and (p.slices == 1 or p.kernel.a.copy != "tensor")
     ]
     return min(same, key=lambda p: p.cost), len(same)
+
+
+def _family(kernel: KernelConfig) -> str:
+    return SCHEDULES[kernel.schedule].family or kernel.schedule
 
 
 def name_of(chosen: GemmPlan) -> str:
