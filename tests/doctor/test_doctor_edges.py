@@ -136,6 +136,13 @@ EDGES: list[tuple[str, str, str, Change, str]] = [
         value("/opt/rocm-6.4.3/.info/version", "7.13.0"),
         "PASS",
     ),
+    (
+        "wsl2-radeon-no-variable",
+        "wsl.rocdxg",
+        "detects-exactly",
+        value("/opt/rocm-6.4.3/.info/version", "7.13"),
+        "PASS",
+    ),
     ("wsl2-radeon-no-variable", "wsl.rocdxg", "zero", variable("HSA_ENABLE_DXG_DETECTION", "0"), "WARN"),
     (
         "h100",
@@ -166,6 +173,16 @@ EDGES: list[tuple[str, str, str, Change, str]] = [
     ("h100x8", "limits.nofile", "below", limits(nofile=(4095, 4095)), "WARN"),
     ("h100x8", "limits.nofile", "wanted", limits(nofile=(4096, 4096)), "PASS"),
     ("h100x8", "limits.nofile", "unlimited", limits(nofile=(-1, -1)), "PASS"),
+    (
+        "h100x8",
+        "limits.nofile",
+        "two-gpus",
+        both(
+            limits(nofile=(1024, 1024)),
+            lambda machine: [machine.remove(f"/dev/nvidia{n}") for n in range(2, 8)],
+        ),
+        "WARN",
+    ),
     ("h100", "limits.nofile", "one-gpu", limits(nofile=(1024, 1024)), "SKIP"),
     ("cpu-laptop", "limits.nproc", "below", limits(nproc=(4095, 9999)), "WARN"),
     ("cpu-laptop", "limits.nproc", "wanted", limits(nproc=(4096, 4096)), "PASS"),
@@ -424,6 +441,66 @@ def test_the_way_of_this_container_is_given(check: Callable[..., Result]) -> Non
         ):
             remedies = check(name, check_id, change).remedies
             assert [item.text.partition(":")[0].lower() for item in remedies] == [kind]
+
+
+def commands(result: Result) -> str:
+    return "\n".join(item.command for item in result.remedies)
+
+
+@pytest.mark.quick
+def test_why_there_is_no_dxg(check: Callable[..., Result]) -> None:
+    assert "wsl.conf" in check("wsl2-gpu-disabled", "wsl.dxg").message
+    assert "safe mode" in check("wsl2-safe-mode", "wsl.dxg").message
+    other = value("/etc/wsl.conf", "[boot]\nenabled=false\n[gpu]\n# enabled=false\nappendLibPath=false\n")
+    plain = check("wsl2-gpu-disabled", "wsl.dxg", other)
+    assert "wsl.conf" not in plain.message and "wsl --update" in commands(plain)
+    container = check("wsl2-gpu-disabled", "wsl.dxg", both(other, value("/.dockerenv", "")))
+    assert "docker run --gpus all" in commands(container)
+    denied = check("wsl2", "wsl.dxg", node("/dev/dxg", mode=0o600))
+    assert "chmod 666" in commands(denied)
+    assert "wsl --update" in commands(check("wsl2", "wsl.dxg", node("/dev/dxg", open="EIO")))
+
+
+@pytest.mark.quick
+def test_what_raises_a_limit(check: Callable[..., Result]) -> None:
+    assert commands(check("h100x8", "limits.nofile", limits(nofile=(1024, 4096)))) == "ulimit -n 4096"
+    assert commands(check("h100x8", "limits.nofile", limits(nofile=(1024, -1)))) == "ulimit -n 4096"
+    assert "limits.d" in commands(check("h100x8", "limits.nofile", limits(nofile=(1024, 4095))))
+    assert "--ulimit" in commands(check("docker-shm-two-gpus", "limits.nofile", limits(nofile=(1024, 4095))))
+    assert "--shm-size" in commands(check("docker-shm-two-gpus", "limits.shm"))
+    pod = variable("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert "emptyDir" in commands(check("docker-shm-two-gpus", "limits.shm", pod))
+    assert "remount" in commands(check("h100x8", "limits.shm", room("/dev/shm", 64 << 20, 0)))
+
+
+@pytest.mark.quick
+def test_which_cache_is_meant(check: Callable[..., Result]) -> None:
+    ours = commands(check("cache-on-nfs", "cache.fs"))
+    assert "PORTAGEMM_CACHE_DIR" in ours and "TRITON_CACHE_DIR" in ours
+    alone = check("cache-on-nfs", "cache.fs", variable("PORTAGEMM_CACHE_DIR", "/var/cache/x"))
+    assert "PORTAGEMM_CACHE_DIR" not in commands(alone) and "TRITON_CACHE_DIR" in commands(alone)
+    assert "TRITON_CACHE_DIR" in commands(check("cache-of-others", "cache.owner"))
+    foreign = node("/home/alice/.cache/portagemm", kind="dir", mode=0o755, uid=0, gid=0)
+    assert "PORTAGEMM_CACHE_DIR" in commands(check("cpu-laptop", "cache.owner", foreign))
+    assert "HOME is /" in check("k8s-read-only", "cache.writable").message
+    assert (
+        "HOME"
+        not in check("cpu-laptop", "cache.writable", node("/home/alice/.cache", write="ENOSPC")).message
+    )
+    windows = check("wsl2-cache-on-windows-drive", "cache.fs").message
+    assert windows.endswith("is on a Windows drive")
+    assert check("cache-on-nfs", "cache.fs").message.endswith("the network file system nfs4")
+
+
+@pytest.mark.quick
+def test_where_python_lives(check: Callable[..., Result]) -> None:
+    assert check("cpu-laptop", "platform.python").message.endswith("in a virtual environment")
+    conda = both(variable("CONDA_PREFIX", "/home/alice/venv"))
+    assert check("cpu-laptop", "platform.python", conda).message.endswith("in a conda environment")
+    system = fact("python", prefix="/usr")
+    assert check("cpu-laptop", "platform.python", system).message.endswith("in no virtual environment")
+    assert check("cpu-laptop", "platform.glibc", fact("uname", system="Darwin")).status.name == "SKIP"
+    assert "on Linux only" in check("cpu-laptop", "platform.os", fact("uname", system="Darwin")).message
 
 
 @pytest.mark.quick
