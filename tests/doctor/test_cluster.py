@@ -196,6 +196,21 @@ def test_clock_edge() -> None:
 
 
 @pytest.mark.quick
+def test_two_ranks_are_compared_too() -> None:
+    ranks = reports()[:2]
+    for one in ranks:
+        one["machine"]["world_size"] = 2
+    assert fired(Ranks(tuple(ranks), 2)) == {}
+    ranks[1]["created"] = "2026-11-29T12:02:00.000+00:00"
+    facts(ranks[1])["runtime"]["torch"] = "2.7.1+cu128"
+    found = fired(Ranks(tuple(ranks), 2))
+    assert set(found) == {"cluster.clock", "cluster.runtime"}
+    assert found["cluster.runtime"] == (
+        "WARN torch: 2.7.1+cu128 on rank 1 (host-0), 2.8.0+cu128 on rank 0 (host-0)"
+    )
+
+
+@pytest.mark.quick
 def test_same_gpu_on_another_host_is_another_gpu() -> None:
     ranks = reports()
     facts(ranks[2])["device"] = facts(ranks[0])["device"]
@@ -222,6 +237,16 @@ def test_rank_twice_and_reports_without_ranks() -> None:
         one["machine"].update(rank=None, world_size=None)
     assert fired(Ranks(tuple(alone))) == {}
     assert set(fired(Ranks(tuple(alone), 5))) == {"cluster.missing-rank"}
+
+
+@pytest.mark.quick
+def test_some_reports_of_no_rank() -> None:
+    """Reports of a job and of machines outside it: nothing can be said of who is missing."""
+    ranks = reports()
+    ranks[1]["machine"]["rank"] = None
+    status = {o.check.id: o.result.status for o in compare(Ranks(tuple(ranks), WORLD)).outcomes}
+    assert status.pop("cluster.missing-rank") is Status.SKIP
+    assert set(status.values()) == {Status.PASS}
 
 
 @pytest.mark.quick
@@ -254,6 +279,7 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
         result = compare_files([str(good), str(tmp_path / f"{name}.json")])
         missing = next(o.result for o in result.outcomes if o.check.id == "cluster.missing-rank")
         assert missing.status is Status.FAIL
+        assert "more" not in missing.message
         assert any(why in item.value for item in missing.evidence), (name, missing)
         assert result.exit_code == 1
 

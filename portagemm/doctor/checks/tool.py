@@ -204,7 +204,7 @@ def ptx_vs_driver(ctx: Context) -> Result:
     update = Remedy(f"Or update the driver to one for CUDA {dotted(compiler)}.", root=True, reboot=True)
     if max(compiler[0], driver[0]) > NEWEST_FAMILY:
         return info(
-            f"NVRTC {dotted(compiler)}, driver for CUDA {dotted(driver)}: newer than what is known here ({KNOWN_AS_OF})",
+            f"NVRTC {dotted(compiler)}, driver for CUDA {dotted(driver)}: newer than is known here ({KNOWN_AS_OF})",
             evidence=evidence,
             data=data,
         )
