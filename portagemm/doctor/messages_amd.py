@@ -37,7 +37,7 @@ AMD: tuple[Known, ...] = (
         " ROCm's.",
         remedies=(
             root("install librocdxg and ROCm of the same release"),
-            root("remove the distribution's copies", "apt-get remove libhsakmt1 libhsa-runtime64-1"),
+            root("remove the distribution's copies", "sudo apt-get remove libhsakmt1 libhsa-runtime64-1"),
         ),
         phrases=("undefined symbol: hsaKmtOpenKFD",),
         patterns=(
@@ -161,7 +161,7 @@ AMD: tuple[Known, ...] = (
         " container the host's number of that group counts, and its name there may be another's.",
         remedies=(
             do("see which group owns the nodes", "stat -c '%n %g %G' /dev/kfd /dev/dri/renderD*"),
-            relogin("add the user to that group", 'usermod -aG "$(stat -c %G /dev/kfd)" "$USER"'),
+            relogin("add the user to that group", 'sudo usermod -aG "$(stat -c %G /dev/kfd)" "$USER"'),
             Remedy(
                 "container: pass the number of the host's group; rootless podman: --group-add keep-groups",
                 'docker run --device /dev/kfd --device /dev/dri --group-add "$(stat -c %g /dev/kfd)" ...',
@@ -185,7 +185,7 @@ AMD: tuple[Known, ...] = (
         means="the kernel's compute driver did not accept the GPU: no PCIe atomics, a chip it does not support, or not"
         " enough address space. Opening /dev/kfd then fails although the rights are there.",
         remedies=(
-            root("read why", "dmesg | grep -iE 'kfd|amdgpu'"),
+            root("read why", "sudo dmesg | grep -iE 'kfd|amdgpu'"),
             do("see which GPUs it took", "grep . /sys/class/kfd/kfd/topology/nodes/*/gpu_id"),
         ),
         patterns=(
@@ -203,7 +203,7 @@ AMD: tuple[Known, ...] = (
         vendor="amd",
         means="the amdgpu kernel module is not loaded, or this container or WSL cannot see it.",
         remedies=(
-            root("load it, and read the kernel log if that fails", "modprobe amdgpu"),
+            root("load it, and read the kernel log if that fails", "sudo modprobe amdgpu"),
             Remedy(
                 "container: pass the devices", "docker run --device /dev/kfd --device /dev/dri ...", host=True
             ),

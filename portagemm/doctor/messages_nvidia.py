@@ -18,7 +18,7 @@ NVIDIA: tuple[Known, ...] = (
         means="libcuda (user space) and the loaded kernel module are of different versions: the driver was"
         " updated without a reboot, or an image's compat libcuda comes first on the library path.",
         remedies=(
-            reboot("after a driver update, reboot: the old kernel module is still loaded", "reboot"),
+            reboot("after a driver update, reboot: the old kernel module is still loaded", "sudo reboot"),
             do("in a container: remove /usr/local/cuda*/compat from LD_LIBRARY_PATH"),
         ),
         phrases=("system has unsupported display driver / cuda driver combination",),
@@ -47,7 +47,7 @@ NVIDIA: tuple[Known, ...] = (
         " driver's version.",
         remedies=(
             root("install nvidia-fabricmanager of exactly the driver's version"),
-            root("start it now and at every boot", "systemctl enable --now nvidia-fabricmanager"),
+            root("start it now and at every boot", "sudo systemctl enable --now nvidia-fabricmanager"),
             do("look at the fabric's state: it must be Completed", "nvidia-smi -q | grep -A 3 Fabric"),
         ),
         phrases=("system not yet initialized",),
@@ -60,7 +60,7 @@ NVIDIA: tuple[Known, ...] = (
         id="fabric-manager-without-nvswitch",
         vendor="nvidia",
         means="Fabric Manager found no NVSwitch. On a machine without NVSwitch it is not needed: this is no error.",
-        remedies=(root("switch it off", "systemctl disable --now nvidia-fabricmanager"),),
+        remedies=(root("switch it off", "sudo systemctl disable --now nvidia-fabricmanager"),),
         phrases=("request to query NVSwitch device information from NVSwitch driver failed with error",),
         patterns=(
             r"NV_WARN_NOTHING_TO_DO",
@@ -76,9 +76,11 @@ NVIDIA: tuple[Known, ...] = (
         means="the driver fails for a reason it does not name: most often nvidia_uvm is stale after suspend and"
         " resume, or /dev/nvidia-uvm is missing.",
         remedies=(
-            root("create the device nodes of nvidia_uvm", "nvidia-modprobe -u -c=0"),
-            root("or reload it while no CUDA process runs", "rmmod nvidia_uvm && modprobe nvidia_uvm"),
-            reboot("reboot, if that does not help", "reboot"),
+            root("create the device nodes of nvidia_uvm", "sudo nvidia-modprobe -u -c=0"),
+            root(
+                "or reload it while no CUDA process runs", "sudo rmmod nvidia_uvm && sudo modprobe nvidia_uvm"
+            ),
+            reboot("reboot, if that does not help", "sudo reboot"),
         ),
         phrases=(
             "CUDA unknown error - this may be due to an incorrectly set up environment",
@@ -97,7 +99,7 @@ NVIDIA: tuple[Known, ...] = (
         remedies=(
             reboot(
                 "switch heterogeneous memory management off",
-                'echo "options nvidia_uvm uvm_disable_hmm=1" > /etc/modprobe.d/nvidia-uvm.conf',
+                'echo "options nvidia_uvm uvm_disable_hmm=1" | sudo tee /etc/modprobe.d/nvidia-uvm.conf',
             ),
             reboot("or boot with nokaslr"),
         ),
@@ -208,10 +210,10 @@ NVIDIA: tuple[Known, ...] = (
         means="libnvidia-ml is newer than the loaded kernel module: the driver package was updated, often by"
         " unattended upgrades, and the old module is still loaded.",
         remedies=(
-            reboot("reboot", "reboot"),
+            reboot("reboot", "sudo reboot"),
             root(
                 "or stop all GPU processes and reload the modules",
-                "rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && modprobe nvidia",
+                "sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia && sudo modprobe nvidia",
             ),
         ),
         phrases=("Failed to initialize NVML: Driver/library version mismatch",),
@@ -267,7 +269,9 @@ NVIDIA: tuple[Known, ...] = (
                 "container: ask for the compute library",
                 "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...",
             ),
-            root("WSL: rebuild the loader's cache, or add /usr/lib/wsl/lib to LD_LIBRARY_PATH", "ldconfig"),
+            root(
+                "WSL: rebuild the loader's cache, or add /usr/lib/wsl/lib to LD_LIBRARY_PATH", "sudo ldconfig"
+            ),
             root("else install the driver: libcuda.so.1 comes with it, not with the toolkit"),
         ),
         phrases=("libcuda.so.1: cannot open shared object file: No such file or directory",),
@@ -357,7 +361,8 @@ NVIDIA: tuple[Known, ...] = (
         " host are mounted: the two collide.",
         remedies=(
             root(
-                "remove the driver", "apt-get remove --purge '^nvidia-driver-.*' '^libnvidia-.*' cuda-drivers"
+                "remove the driver",
+                "sudo apt-get remove --purge '^nvidia-driver-.*' '^libnvidia-.*' cuda-drivers",
             ),
             root("install only the toolkit: cuda-toolkit-12-x, never the packages cuda or cuda-drivers"),
         ),
@@ -436,7 +441,7 @@ NVIDIA: tuple[Known, ...] = (
         " process holds it.",
         remedies=(
             do("look at the compute mode", "nvidia-smi --query-gpu=index,compute_mode --format=csv"),
-            root("set compute mode Default", "nvidia-smi -c 0"),
+            root("set compute mode Default", "sudo nvidia-smi -c 0"),
             do("look for a process that should not be there", "nvidia-smi"),
         ),
         phrases=(
@@ -452,8 +457,14 @@ NVIDIA: tuple[Known, ...] = (
         vendor="nvidia",
         means="the driver reported a fault of the hardware, its link or its firmware.",
         remedies=(
-            root("read the Xid number; NVIDIA's Xid documentation says what it means", "dmesg | grep -i xid"),
-            root("drain the node and reset the GPU (79 needs a power cycle)", "nvidia-smi --gpu-reset -i N"),
+            root(
+                "read the Xid number; NVIDIA's Xid documentation says what it means",
+                "sudo dmesg | grep -i xid",
+            ),
+            root(
+                "drain the node and reset the GPU (79 needs a power cycle)",
+                "sudo nvidia-smi --gpu-reset -i N",
+            ),
             do("if it returns, run the diagnosis and have the board replaced", "dcgmi diag -r 3"),
         ),
         phrases=("GPU has fallen off the bus", "uncorrectable ECC error encountered"),
@@ -485,7 +496,7 @@ NVIDIA: tuple[Known, ...] = (
         means="the GPU lowers its clocks: power cap, temperature or power supply.",
         remedies=(
             do("see the reason", "nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE"),
-            root("raise the power limit, if the board allows it", "nvidia-smi -pl WATTS"),
+            root("raise the power limit, if the board allows it", "sudo nvidia-smi -pl WATTS"),
             do("HW slowdown: check cooling and power cables"),
         ),
         patterns=(
@@ -524,7 +535,7 @@ NVIDIA: tuple[Known, ...] = (
         remedies=(
             reboot(
                 "enrol the module's key, also at the next boot",
-                "mokutil --import /var/lib/shim-signed/mok/MOK.der",
+                "sudo mokutil --import /var/lib/shim-signed/mok/MOK.der",
             ),
             root("or install the distribution's signed driver package (Ubuntu: linux-modules-nvidia-*)"),
             reboot("or switch Secure Boot off in the firmware"),
@@ -549,9 +560,10 @@ NVIDIA: tuple[Known, ...] = (
         means="the kernel's nouveau driver holds the GPU, so NVIDIA's driver cannot.",
         remedies=(
             root(
-                "keep nouveau from loading", "echo blacklist nouveau > /etc/modprobe.d/blacklist-nouveau.conf"
+                "keep nouveau from loading",
+                "echo blacklist nouveau | sudo tee /etc/modprobe.d/blacklist-nouveau.conf",
             ),
-            reboot("rebuild the initial RAM disk (Fedora, RHEL: dracut --force)", "update-initramfs -u"),
+            reboot("rebuild the initial RAM disk (Fedora, RHEL: dracut --force)", "sudo update-initramfs -u"),
         ),
         phrases=("The Nouveau kernel driver is currently in use by your system",),
         patterns=(
@@ -605,7 +617,9 @@ NVIDIA: tuple[Known, ...] = (
         id="vgpu-not-licensed",
         vendor="nvidia",
         means="the virtual GPU has no licence: it is refused or throttled.",
-        remedies=(root("install the client configuration token, then see", "systemctl status nvidia-gridd"),),
+        remedies=(
+            root("install the client configuration token, then see", "sudo systemctl status nvidia-gridd"),
+        ),
         phrases=("the device is not licensed", "Unlicensed (Unrestricted)"),
         patterns=(
             r"vGPU.{0,60}(?:unlicensed|licen[sc]e .{0,30}(?:fail|expired|not))",

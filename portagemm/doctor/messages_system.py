@@ -107,7 +107,7 @@ SYSTEM: tuple[Known, ...] = (
                 "name a folder on another file system",
                 "export TMPDIR=$HOME/tmp PORTAGEMM_CACHE_DIR=$HOME/.cache/pg",
             ),
-            root("or mount it with exec", "mount -o remount,exec /tmp"),
+            root("or mount it with exec", "sudo mount -o remount,exec /tmp"),
         ),
         phrases=("failed to map segment from shared object",),
         patterns=(
@@ -139,8 +139,8 @@ SYSTEM: tuple[Known, ...] = (
         vendor="any",
         means="a run-time compiler needs the system's C compiler or Python's headers, which slim images lack.",
         remedies=(
-            root("Debian, Ubuntu", "apt-get install gcc libc6-dev python3-dev"),
-            root("Fedora, RHEL", "dnf install gcc python3-devel"),
+            root("Debian, Ubuntu", "sudo apt-get install gcc libc6-dev python3-dev"),
+            root("Fedora, RHEL", "sudo dnf install gcc python3-devel"),
             do("portagemm's GPU backends need neither"),
         ),
         phrases=(
@@ -166,7 +166,7 @@ SYSTEM: tuple[Known, ...] = (
         means="peer-to-peer traffic between GPUs goes wrong or hangs: PCI Access Control Services (ACS) or the IOMMU"
         " redirect it through the CPU.",
         remedies=(
-            root("see whether ACS is on: SrcValid+", "lspci -vvv | grep -i acsctl"),
+            root("see whether ACS is on: SrcValid+", "sudo lspci -vvv | grep -i acsctl"),
             reboot("switch ACS off in the firmware's setup, and boot with iommu=pt"),
             do("until then keep NCCL from using it", "export NCCL_P2P_DISABLE=1"),
         ),

@@ -147,6 +147,11 @@ def test_table_is_complete() -> None:
         assert message.phrases or message.patterns, message.id
         assert message.remedies and message.sources and message.means, message.id
         assert message.vendor in ("nvidia", "amd", "any")
+        for remedy in message.remedies:
+            assert not remedy.command or ("sudo " in remedy.command) == remedy.root, (
+                message.id,
+                remedy.command,
+            )
         for source in message.sources:
             assert re.fullmatch(r"https://\S+|[\w.-]+/[\w.-]+#\d+", source), source
         for pattern in (*message.patterns, *message.weak, *message.unless):
