@@ -150,6 +150,7 @@ def test_compiler_against_device(
         ("sm_86", (8, 0), False),
         ("sm_80", (9, 0), False),
         ("compute_80", (9, 0), True),
+        ("compute_80", (8, 0), True),
         ("compute_90", (8, 9), False),
         ("sm_90a", (9, 0), True),
         ("sm_90a", (10, 0), False),
@@ -292,6 +293,15 @@ def test_what_comes_before_the_wheel(name: str, status: Status, tmp_path: Path) 
         machine.links[f"/opt/lib/{soname}"] = name
     machine.env["LD_LIBRARY_PATH"] = "/opt/lib"
     assert examine(machine, tmp_path, "libs.duplicates")["libs.duplicates"].status is status
+
+
+@pytest.mark.quick
+def test_two_copies_of_unknown_releases(tmp_path: Path) -> None:
+    """No package says the wheel's release, and neither file's name does."""
+    machine = machine_files.machine("h100")
+    machine.files["/opt/lib/libnvJitLink.so.12"] = b""
+    machine.env["LD_LIBRARY_PATH"] = "/opt/lib"
+    assert examine(machine, tmp_path, "libs.duplicates")["libs.duplicates"].status is Status.WARN
 
 
 @pytest.mark.quick
