@@ -296,6 +296,17 @@ def test_what_comes_before_the_wheel(name: str, status: Status, tmp_path: Path) 
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(("conda", "words"), [(True, "conda install"), (False, "LD_LIBRARY_PATH")])
+def test_advice_on_an_old_libstdcxx(conda: bool, words: str, tmp_path: Path) -> None:
+    machine = machine_files.machine("conda-old-libstdcxx")
+    if not conda:
+        del machine.env["CONDA_PREFIX"]
+        machine.env["LD_LIBRARY_PATH"] = "/home/alice/conda/envs/ml/lib"
+    (remedy,) = examine(machine, tmp_path, "libs.glibcxx")["libs.glibcxx"].remedies
+    assert words in remedy.text + remedy.command
+
+
+@pytest.mark.quick
 def test_two_copies_of_unknown_releases(tmp_path: Path) -> None:
     """No package says the wheel's release, and neither file's name does."""
     machine = machine_files.machine("h100")
