@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,6 +24,8 @@ from gcn.program import Program
 from portagemm import launch, testing
 from portagemm.backends.rocm.backend import BACKEND as ROCM
 from portagemm.backends.rocm.compiler import ClangCompiler
+from portagemm.hal.cache import default_cache
+from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.device import Device
 from portagemm.hal.errors import LaunchError, PortaGemmError
 from portagemm.hal.profile import get
@@ -202,21 +204,43 @@ def run(backend: Backend, case: testing.Case, plan: GemmPlan) -> testing.CaseRes
     return testing.run_case(case, "cpu", plan)
 
 
-def build(kernels: Iterable[KernelConfig], profile: str) -> None:
-    """Compile kernels, a few at a time, into the caches. A failure shows where the kernel is needed."""
+_pool: ThreadPoolExecutor | None = None
+
+
+def build(kernels: Iterable[KernelConfig], profile: str) -> list[Future[None]]:
+    """Begin to compile kernels, a few at a time, into the caches. A failure shows where the kernel is needed."""
+    global _pool
     facts = get(profile)
     target = facts.target(DEVICES[profile])
+    clang = compiler()
 
     def one(kernel: KernelConfig) -> None:
+        source = kernel_source(kernel, facts, target)
+        options = CompileOptions(source.include_dirs, source.defines)
+        flags = clang.flags(target, options)
         try:
-            launch.code_of(kernel_source(kernel, facts, target))
+            default_cache().get_or_build(
+                source,
+                lambda: clang.compile(source.text, source.symbol, target, options),
+                clang.identity(),
+                flags,
+            )
         except PortaGemmError:
             pass
 
-    # Workers of one run begin at both ends of the list: each kernel is compiled once, by whoever comes first.
-    backwards = os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579"
-    with ThreadPoolExecutor(workers()) as pool:
-        list(pool.map(one, sorted(set(kernels), key=repr, reverse=backwards)))
+    if _pool is None:
+        _pool = ThreadPoolExecutor(workers())
+    # In the order of the tests; workers of one run take turns, and each kernel is compiled once by whoever comes first.
+    listed = list(dict.fromkeys(kernels))
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] in "13579":
+        listed = listed[1::2] + listed[::2]
+    return [_pool.submit(one, k) for k in listed]
+
+
+def stop() -> None:
+    """What has not begun to compile is not needed any more."""
+    if _pool is not None:
+        _pool.shutdown(wait=False, cancel_futures=True)
 
 
 def workers() -> int:

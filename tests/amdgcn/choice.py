@@ -87,6 +87,6 @@ def plan_list(profile: str) -> dict[testing.Case, Sequence[GemmPlan]]:
     return dict(chosen)
 
 
-def kernels_of(plans: Sequence[GemmPlan]) -> set[KernelConfig]:
-    """All kernels of some plans."""
-    return {k for plan in plans for k in plan.kernels}
+def kernels_of(plans: Sequence[GemmPlan]) -> list[KernelConfig]:
+    """All kernels of some plans, each once, in their order."""
+    return list(dict.fromkeys(k for plan in plans for k in plan.kernels))

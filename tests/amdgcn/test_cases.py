@@ -46,7 +46,7 @@ def test_quick(case: testing.Case, profile: str, install: Install) -> None:
 
 
 def _build(profile: str) -> None:
-    """All kernels of a card's cases, compiled together at the first one."""
+    """All kernels of a card's cases, compiled beside the first ones."""
     if profile not in _built:
         _built.add(profile)
         plans = [p for found in choice.plan_list(profile).values() for p in found]
