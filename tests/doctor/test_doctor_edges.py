@@ -80,6 +80,21 @@ def limits(**values: tuple[int, int]) -> Change:
     return fact("limits", **{name: list(pair) for name, pair in values.items()})
 
 
+def driver(name: str, *addresses: str) -> Change:
+    """Bind PCI devices to another kernel driver."""
+
+    def change(machine: MachineFile) -> None:
+        for address in addresses:
+            machine.links[f"/sys/bus/pci/devices/0000:{address}:00.0/driver"] = (
+                f"../../../../bus/pci/drivers/{name}"
+            )
+
+    return change
+
+
+MI300X = ("05", "26", "46", "65", "85", "a6", "c6", "e5")
+
+
 def without_torch(machine: MachineFile) -> None:
     machine.remove("/home/alice/venv/lib/python3.11/site-packages/torch")
 
@@ -371,6 +386,25 @@ EDGES: list[tuple[str, str, str, Change, str]] = [
         node("/home/alice/.triton", kind="dir", mode=0o1777, uid=1000, gid=100),
         "PASS",
     ),
+    ("mi300x8", "amd.pci", "one-for-a-virtual-machine", driver("vfio-pci", "05"), "INFO"),
+    ("mi300x8", "amd.pci", "all-for-virtual-machines", driver("vfio-pci", *MI300X), "FAIL"),
+    ("mi300x8", "amd.pci", "old-driver", driver("radeon", "05"), "FAIL"),
+    (
+        "mi300x8-untuned-host",
+        "amd.host-tuning",
+        "two-gpus",
+        lambda machine: [
+            machine.remove(f"/sys/bus/pci/devices/0000:{address}:00.0") for address in MI300X[2:]
+        ],
+        "WARN",
+    ),
+    (
+        "apptainer-old-image",
+        "container.apptainer",
+        "glibc-just-new-enough",
+        fact("python", libc=["glibc", "2.34"]),
+        "PASS",
+    ),
     ("rx9070", "amd.host-tuning", "one-gpu", value("/proc/cmdline", "quiet"), "SKIP"),
     (
         "mi300x8",
@@ -501,6 +535,28 @@ def test_where_python_lives(check: Callable[..., Result]) -> None:
     assert check("cpu-laptop", "platform.python", system).message.endswith("in no virtual environment")
     assert check("cpu-laptop", "platform.glibc", fact("uname", system="Darwin")).status.name == "SKIP"
     assert "on Linux only" in check("cpu-laptop", "platform.os", fact("uname", system="Darwin")).message
+
+
+@pytest.mark.quick
+def test_why_the_amd_driver_does_not_serve(check: Callable[..., Result]) -> None:
+    signed = check("mi300x8-no-driver", "amd.module")
+    assert "mokutil" in commands(signed) and "modprobe amdgpu" in commands(signed)
+    unsigned = lambda machine: machine.remove("/sys/firmware")  # noqa: E731
+    assert "mokutil" not in commands(check("mi300x8-no-driver", "amd.module", unsigned))
+    listed = value("/etc/modprobe.d/blacklist.conf", "blacklist amdgpu")
+    assert "blacklist.conf" in check("mi300x8-no-driver", "amd.module", listed).remedies[0].text
+    by_kernel = value("/proc/cmdline", "quiet modprobe.blacklist=amdgpu")
+    assert "command line" in check("mi300x8-no-driver", "amd.module", by_kernel).remedies[0].text
+    comment = value("/etc/modprobe.d/blacklist.conf", "# blacklist amdgpu")
+    assert "modprobe amdgpu" in commands(check("mi300x8-no-driver", "amd.module", comment))
+    assert "atomics" in check("rx580-no-atomics", "amd.topology").message
+    silent = check("rx580-no-atomics", "amd.topology", lambda machine: machine.commands.clear())
+    assert "atomics" not in silent.message and "dmesg" in commands(silent)
+    denied = check("mi300x8", "amd.kfd-access", node("/dev/kfd", open="EPERM"))
+    assert "cgroup" in denied.message and "--gres" in commands(denied)
+    assert "dmesg" in commands(check("mi300x8", "amd.kfd-access", node("/dev/kfd", open="EIO")))
+    seen = check("mi300x8", "amd.topology", value("/sys/class/kfd/kfd/topology/nodes/9/properties", ""))
+    assert seen.status.name == "PASS" and "1 hidden by the device cgroup" in seen.message
 
 
 @pytest.mark.quick
