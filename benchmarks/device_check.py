@@ -37,7 +37,7 @@ PROFILES = ("h100", "a100", "rtx4090")
 #: What runs when nothing is asked for. Timings are alone on the device.
 DEFAULT_STEPS = (
     "correctness:h100+correctness:a100+correctness:rtx4090+pytest,"
-    "memcheck:h100+memcheck:a100+memcheck:rtx4090,startup,host,bench:dense16,bench:random"
+    "memcheck:h100+memcheck:a100+memcheck:rtx4090,doctor,startup,host,bench:dense16,bench:random"
 )
 #: Seconds a step may take, by its name before the colon.
 LIMITS = {
@@ -46,6 +46,7 @@ LIMITS = {
     "pytest": 240,
     "memcheck": 240,
     "racecheck": 240,
+    "doctor": 120,
     "startup": 120,
     "host": 60,
     "bench": 180,
@@ -106,6 +107,10 @@ def command(
             None,
             {},
         )
+    if kind == "doctor":
+        # The redacted bundle is a fixture for tests/doctor: a real machine, replayed.
+        line = [python, "-m", "portagemm.doctor", "--smoke", "--require-gpu", "--json", "-o", str(result)]
+        return [*line, "--save-bundle", str(context.out / "doctor-bundle.txt")], None, {}
     if kind == "startup":
         return [python, str(HERE / "startup.py"), "--device", context.device, "--json", str(result)], None, {}
     if kind == "host":
