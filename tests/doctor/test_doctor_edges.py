@@ -416,6 +416,35 @@ EDGES: list[tuple[str, str, str, Change, str]] = [
     ("mi300x8", "amd.module", "coming", value("/sys/module/amdgpu/initstate", "coming"), "FAIL"),
     ("mi300x8", "amd.kfd-access", "io-error", node("/dev/kfd", open="EIO"), "FAIL"),
     ("mi300x8", "amd.kfd-access", "render-only", node("/dev/dri/renderD130", gid=44), "FAIL"),
+    (
+        "mi300x8",
+        "amd.rocm-root",
+        "other-release-on-the-path",
+        both(
+            variable("LD_LIBRARY_PATH", "/opt/rocm-6.2.0/lib"),
+            value("/opt/rocm-6.2.0/.info/version", "6.2.0-66"),
+            value("/opt/rocm-6.2.0/lib/libamdhip64.so.6", ""),
+            value("/opt/rocm-6.2.0/lib/libhsa-runtime64.so.1", ""),
+        ),
+        "WARN",
+    ),
+    (
+        "mi300x8",
+        "amd.rocm-root",
+        "same-release-on-the-path",
+        variable("LD_LIBRARY_PATH", "/opt/rocm/lib"),
+        "PASS",
+    ),
+    (
+        "mi300x8",
+        "amd.blas-files",
+        "hipblaslt-alone",
+        lambda machine: machine.remove(
+            "/home/alice/venv/lib/python3.11/site-packages/torch/lib/hipblaslt/library/TensileLibrary_lazy_gfx942.dat"
+        ),
+        "INFO",
+    ),
+    ("mi300x8", "amd.blas-files", "wrong-folder", variable("ROCBLAS_TENSILE_LIBPATH", "/opt/none"), "WARN"),
     ("rx9070-old-rocm", "amd.rocm-root", "gone", variable("ROCM_PATH", "/opt/rocm-9"), "WARN"),
 ]
 
