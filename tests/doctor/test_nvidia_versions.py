@@ -344,6 +344,8 @@ def test_what_comes_before_torchs_hip(file: str, status: Status, tmp_path: Path)
         ("15", "16", Status.WARN),
         ("8", "8", Status.INFO),
         ("63", "255", Status.SKIP),
+        ("32", "32", Status.INFO),
+        ("33", "33", Status.SKIP),
         ("0", "16", Status.SKIP),
     ],
 )
@@ -362,6 +364,16 @@ def test_fabric_manager_without_nvswitch_is_no_error(tmp_path: Path) -> None:
     machine.links[link] = "/lib/systemd/system/nvidia-fabricmanager.service"
     result = examine(machine, tmp_path, "nvidia.fabric")["nvidia.fabric"]
     assert result.status is Status.INFO and "no error" in result.message
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("speed", "status"), [("32.0 GT/s PCIe", Status.PASS), ("16.0 GT/s PCIe", Status.INFO), ("", Status.INFO)]
+)
+def test_link_speed_is_for_information(speed: str, status: Status, tmp_path: Path) -> None:
+    machine = machine_files.machine("h100")
+    machine.files["/sys/bus/pci/devices/0000:41:00.0/current_link_speed"] = f"{speed}\n".encode()
+    assert examine(machine, tmp_path, "nvidia.pcie")["nvidia.pcie"].status is status
 
 
 @pytest.mark.quick
