@@ -40,7 +40,7 @@ def kernels(profile_name: str) -> tuple[KernelConfig, ...]:
     for epilogues, alignments, shapes in (
         (("none", "c", "bias", "bias+gelu", "c+silu"), (16,), prebuild.SHAPES),
         (("none",), (8, 4, 2), prebuild.SHAPES),
-        (("none",), (16,), few),
+        (("none", "bias"), (16, 2), few),
     ):
         wanted = prebuild.Wanted(
             DTYPES, ("same", "float32"), alignments=alignments, epilogues=epilogues, shapes=shapes
