@@ -1,124 +1,33 @@
-"""Each threshold at its edge, each condition by itself: small trees with one thing changed."""
+"""Each threshold at its edge, each condition by itself: golden machines with one thing changed."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from portagemm.doctor import rocm_versions
-from portagemm.doctor.check import Options, Result, all_checks
-from portagemm.doctor.machine_file import MachineFile
-from portagemm.doctor.replay import open_machine
-from portagemm.doctor.runner import run_checks, select
+from portagemm.doctor.check import Result
 
-from . import machine_files
-
-Change = Callable[[MachineFile], None]
-
-
-@pytest.fixture
-def check(tmp_path: Path) -> Callable[..., Result]:
-    """Runs one check on a machine that was changed, and returns its result."""
-    count = 0
-
-    def run(name: str, check_id: str, change: Change | None = None, require_gpu: str = "") -> Result:
-        nonlocal count
-        count += 1
-        machine = machine_files.machine(name)
-        if change is not None:
-            change(machine)
-        host = open_machine(machine, tmp_path / str(count))
-        wanted = {check_id, *all_checks()[check_id].after}
-        outcomes = run_checks(host, select(only=sorted(wanted)), Options(require_gpu))
-        return next(outcome.result for outcome in outcomes if outcome.check.id == check_id)
-
-    return run
-
-
-def value(path: str, text: str) -> Change:
-    return lambda machine: machine.files.update({path: text.encode() + b"\n"})
-
-
-def node(path: str, **attributes: Any) -> Change:
-    return lambda machine: machine.nodes.update({path: {**machine.nodes.get(path, {}), **attributes}})
-
-
-def fact(key: str, **values: Any) -> Change:
-    return lambda machine: machine.machine.update({key: {**machine.machine.get(key, {}), **values}})
-
-
-def variable(name: str, text: str) -> Change:
-    return lambda machine: machine.env.update({name: text})
-
-
-def both(*changes: Change) -> Change:
-    def change(machine: MachineFile) -> None:
-        for one in changes:
-            one(machine)
-
-    return change
-
-
-def room(path: str, total: int, free: int, inodes: int = 0, free_inodes: int = 0) -> Change:
-    space = {"total": total, "free": free, "inodes": inodes, "free_inodes": free_inodes}
-    return node(path, kind="dir", mode=0o1777, uid=0, gid=0, space=space)
-
-
-GIB = 1 << 30
-RELEASE = "/proc/sys/kernel/osrelease"
-KMD = "/sys/module/amdgpu/version"
-ROCM = "/opt/rocm-6.4.1/.info/version"
-CGROUP = "/sys/fs/cgroup/user.slice/user-1000.slice/session-2.scope"
-
-
-def limits(**values: tuple[int, int]) -> Change:
-    return fact("limits", **{name: list(pair) for name, pair in values.items()})
-
-
-def driver(name: str, *addresses: str) -> Change:
-    """Bind PCI devices to another kernel driver."""
-
-    def change(machine: MachineFile) -> None:
-        for address in addresses:
-            machine.links[f"/sys/bus/pci/devices/0000:{address}:00.0/driver"] = (
-                f"../../../../bus/pci/drivers/{name}"
-            )
-
-    return change
-
-
-MI300X = ("05", "26", "46", "65", "85", "a6", "c6", "e5")
-
-
-def without_torch(machine: MachineFile) -> None:
-    machine.remove("/home/alice/venv/lib/python3.11/site-packages/torch")
-
-
-def rocm(version: str) -> Change:
-    return both(without_torch, value(ROCM, version))
-
-
-def gfx(number: int) -> Change:
-    """The RX 9070 machine's GPU as another target."""
-    path = "/sys/class/kfd/kfd/topology/nodes/1/properties"
-
-    def change(machine: MachineFile) -> None:
-        text = (
-            machine.files[path].decode().replace("gfx_target_version 120001", f"gfx_target_version {number}")
-        )
-        machine.files[path] = text.encode()
-
-    return change
-
-
-def torch_rocm(version: str) -> Change:
-    return value("/home/alice/venv/lib/python3.11/site-packages/torch/version.py", f"hip = '{version}.12345'")
-
+from .changes import (
+    CGROUP,
+    GIB,
+    KMD,
+    MI300X,
+    RELEASE,
+    Change,
+    both,
+    driver,
+    fact,
+    gfx,
+    limits,
+    node,
+    rocm,
+    room,
+    torch_rocm,
+    value,
+    variable,
+)
 
 EDGES: list[tuple[str, str, str, Change, str]] = [
     # machine, check, what, change, status
@@ -461,140 +370,6 @@ def test_edge(
 
 
 @pytest.mark.quick
-def test_a_remedy_never_names_a_fixed_index(check: Callable[..., Result]) -> None:
-    """The mask is what this machine enumerates: by id, or by the separate GPU's own place."""
-    result = check("rx9070-igpu", "amd.igpu")
-    assert result.remedies[0].command == "export ROCR_VISIBLE_DEVICES=GPU-123456789abcdef0"
-
-    def no_id(machine: MachineFile) -> None:
-        path = "/sys/class/kfd/kfd/topology/nodes/{}/properties"
-        one, two = machine.files[path.format(1)], machine.files[path.format(2)]
-        machine.files[path.format(1)] = two  # the integrated GPU comes first, and no chip has an id
-        machine.files[path.format(2)] = one.replace(b"unique_id 1311768467463790320", b"unique_id 0")
-
-    assert check("rx9070-igpu", "amd.igpu", no_id).remedies[0].command == "export ROCR_VISIBLE_DEVICES=1"
-
-
-@pytest.mark.quick
-def test_groups_are_named_by_the_nodes(check: Callable[..., Result]) -> None:
-    result = check("mi300x8-no-group", "amd.kfd-access")
-    assert result.remedies[0].command == "sudo usermod -aG render $USER"
-    assert result.remedies[0].root and result.remedies[0].relogin
-    other = check("docker-amd-other-gid", "container.render-gid")
-    assert "--group-add 110" in other.remedies[0].command
-    rootless = check("podman-rootless-amd", "container.render-gid")
-    assert "keep-groups" in rootless.remedies[0].command
-    pod = check(
-        "docker-amd-other-gid", "container.render-gid", variable("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    )
-    assert "supplementalGroups: [110]" in pod.remedies[0].command
-
-
-@pytest.mark.quick
-def test_the_way_of_this_container_is_given(check: Callable[..., Result]) -> None:
-    asked = {
-        "docker": None,
-        "podman": lambda machine: machine.files.update({"/run/.containerenv": b""}),
-        "kubernetes": variable("KUBERNETES_SERVICE_HOST", "10.96.0.1"),
-    }
-    for kind, change in asked.items():
-        for name, check_id in (
-            ("docker-no-gpus", "container.nvidia-visible"),
-            ("docker-amd-no-devices", "container.kfd"),
-        ):
-            remedies = check(name, check_id, change).remedies
-            assert [item.text.partition(":")[0].lower() for item in remedies] == [kind]
-
-
-def commands(result: Result) -> str:
-    return "\n".join(item.command for item in result.remedies)
-
-
-@pytest.mark.quick
-def test_why_there_is_no_dxg(check: Callable[..., Result]) -> None:
-    assert "wsl.conf" in check("wsl2-gpu-disabled", "wsl.dxg").message
-    assert "safe mode" in check("wsl2-safe-mode", "wsl.dxg").message
-    other = value("/etc/wsl.conf", "[boot]\nenabled=false\n[gpu]\n# enabled=false\nappendLibPath=false\n")
-    plain = check("wsl2-gpu-disabled", "wsl.dxg", other)
-    assert "wsl.conf" not in plain.message and "wsl --update" in commands(plain)
-    container = check("wsl2-gpu-disabled", "wsl.dxg", both(other, value("/.dockerenv", "")))
-    assert "docker run --gpus all" in commands(container)
-    denied = check("wsl2", "wsl.dxg", node("/dev/dxg", mode=0o600))
-    assert "chmod 666" in commands(denied)
-    assert "wsl --update" in commands(check("wsl2", "wsl.dxg", node("/dev/dxg", open="EIO")))
-
-
-@pytest.mark.quick
-def test_what_raises_a_limit(check: Callable[..., Result]) -> None:
-    assert commands(check("h100x8", "limits.nofile", limits(nofile=(1024, 4096)))) == "ulimit -n 4096"
-    assert commands(check("h100x8", "limits.nofile", limits(nofile=(1024, -1)))) == "ulimit -n 4096"
-    assert "limits.d" in commands(check("h100x8", "limits.nofile", limits(nofile=(1024, 4095))))
-    assert "--ulimit" in commands(check("docker-shm-two-gpus", "limits.nofile", limits(nofile=(1024, 4095))))
-    assert "--shm-size" in commands(check("docker-shm-two-gpus", "limits.shm"))
-    pod = variable("KUBERNETES_SERVICE_HOST", "10.96.0.1")
-    assert "emptyDir" in commands(check("docker-shm-two-gpus", "limits.shm", pod))
-    assert "remount" in commands(check("h100x8", "limits.shm", room("/dev/shm", 64 << 20, 0)))
-
-
-@pytest.mark.quick
-def test_which_cache_is_meant(check: Callable[..., Result]) -> None:
-    ours = commands(check("cache-on-nfs", "cache.fs"))
-    assert "PORTAGEMM_CACHE_DIR" in ours and "TRITON_CACHE_DIR" in ours
-    alone = check("cache-on-nfs", "cache.fs", variable("PORTAGEMM_CACHE_DIR", "/var/cache/x"))
-    assert "PORTAGEMM_CACHE_DIR" not in commands(alone) and "TRITON_CACHE_DIR" in commands(alone)
-    assert "TRITON_CACHE_DIR" in commands(check("cache-of-others", "cache.owner"))
-    foreign = node("/home/alice/.cache/portagemm", kind="dir", mode=0o755, uid=0, gid=0)
-    assert "PORTAGEMM_CACHE_DIR" in commands(check("cpu-laptop", "cache.owner", foreign))
-    assert "HOME is /" in check("k8s-read-only", "cache.writable").message
-    assert (
-        "HOME"
-        not in check("cpu-laptop", "cache.writable", node("/home/alice/.cache", write="ENOSPC")).message
-    )
-    windows = check("wsl2-cache-on-windows-drive", "cache.fs").message
-    assert windows.endswith("is on a Windows drive")
-    assert check("cache-on-nfs", "cache.fs").message.endswith("the network file system nfs4")
-
-
-@pytest.mark.quick
-def test_where_python_lives(check: Callable[..., Result]) -> None:
-    assert check("cpu-laptop", "platform.python").message.endswith("in a virtual environment")
-    conda = both(variable("CONDA_PREFIX", "/home/alice/venv"))
-    assert check("cpu-laptop", "platform.python", conda).message.endswith("in a conda environment")
-    system = fact("python", prefix="/usr")
-    assert check("cpu-laptop", "platform.python", system).message.endswith("in no virtual environment")
-    assert check("cpu-laptop", "platform.glibc", fact("uname", system="Darwin")).status.name == "SKIP"
-    assert "on Linux only" in check("cpu-laptop", "platform.os", fact("uname", system="Darwin")).message
-
-
-@pytest.mark.quick
-def test_why_the_amd_driver_does_not_serve(check: Callable[..., Result]) -> None:
-    signed = check("mi300x8-no-driver", "amd.module")
-    assert "mokutil" in commands(signed) and "modprobe amdgpu" in commands(signed)
-    unsigned = lambda machine: machine.remove("/sys/firmware")  # noqa: E731
-    assert "mokutil" not in commands(check("mi300x8-no-driver", "amd.module", unsigned))
-    listed = value("/etc/modprobe.d/blacklist.conf", "blacklist amdgpu")
-    assert "blacklist.conf" in check("mi300x8-no-driver", "amd.module", listed).remedies[0].text
-    by_kernel = value("/proc/cmdline", "quiet modprobe.blacklist=amdgpu")
-    assert "command line" in check("mi300x8-no-driver", "amd.module", by_kernel).remedies[0].text
-    comment = value("/etc/modprobe.d/blacklist.conf", "# blacklist amdgpu")
-    assert "modprobe amdgpu" in commands(check("mi300x8-no-driver", "amd.module", comment))
-    assert "atomics" in check("rx580-no-atomics", "amd.topology").message
-    silent = check("rx580-no-atomics", "amd.topology", lambda machine: machine.commands.clear())
-    assert "atomics" not in silent.message and "dmesg" in commands(silent)
-    denied = check("mi300x8", "amd.kfd-access", node("/dev/kfd", open="EPERM"))
-    assert "cgroup" in denied.message and "--gres" in commands(denied)
-    assert "dmesg" in commands(check("mi300x8", "amd.kfd-access", node("/dev/kfd", open="EIO")))
-    seen = check("mi300x8", "amd.topology", value("/sys/class/kfd/kfd/topology/nodes/9/properties", ""))
-    assert seen.status.name == "PASS" and "1 hidden by the device cgroup" in seen.message
-
-
-@pytest.mark.quick
-def test_wsl1_matters_where_a_gpu_is_wanted(check: Callable[..., Result]) -> None:
-    assert check("wsl1-cpu", "wsl.version").status.name == "WARN"
-    assert check("wsl1-cpu", "wsl.version", require_gpu="any").status.name == "FAIL"
-
-
-@pytest.mark.quick
 def test_the_rocm_tables_agree_with_each_other() -> None:
     for target, support in rocm_versions.OFFICIAL.items():
         first = rocm_versions.KNOWN_FROM.get(target)
@@ -608,93 +383,3 @@ def test_the_rocm_tables_agree_with_each_other() -> None:
     assert not set(rocm_versions.INTEGRATED) & set(rocm_versions.OFFICIAL)
     assert rocm_versions.later_than_tables((7, 13)) and rocm_versions.later_than_tables((10, 0))
     assert not rocm_versions.later_than_tables((7, 2, 9))
-
-
-# -- amd.hip-init against libraries that behave, err, crash, hang and lack symbols ------------------------
-
-_SOURCE = """
-#include <stdlib.h>
-#include <unistd.h>
-static int number(const char* name, int otherwise) { const char* v = getenv(name); return v ? atoi(v) : otherwise; }
-int hipInit(unsigned flags) {
-  (void)flags;
-  if (getenv("FAKE_CRASH")) { volatile int* nowhere = 0; *nowhere = 1; }
-  if (getenv("FAKE_HANG")) sleep(600);
-  return number("FAKE_CODE", 0);
-}
-#ifndef NO_COUNT
-int hipGetDeviceCount(int* count) { *count = number("FAKE_COUNT", 8); return number("FAKE_COUNT_CODE", 0); }
-#endif
-int hipRuntimeGetVersion(int* version) { *version = 60443482; return 0; }
-"""
-
-
-@pytest.fixture(scope="module")
-def fake_hip(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
-        pytest.skip("no C compiler for the fake libraries")
-    folder = tmp_path_factory.mktemp("fake_hip")
-    (folder / "fake.c").write_text(_SOURCE)
-    for name, flags in (("right", []), ("missing", ["-DNO_COUNT"])):
-        subprocess.run(
-            [
-                compiler,
-                "-shared",
-                "-fPIC",
-                "-O0",
-                *flags,
-                "-o",
-                str(folder / f"{name}.so"),
-                str(folder / "fake.c"),
-            ],
-            check=True,
-        )
-    (folder / "empty.so").write_bytes(b"")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("library", "env", "status", "says"),
-    [
-        ("right.so", {}, "PASS", "8 GPU"),
-        ("right.so", {"FAKE_COUNT": "7"}, "INFO", "finds 7 GPU(s), KFD shows 8"),
-        ("right.so", {"FAKE_COUNT": "0"}, "FAIL", "finds no GPU"),
-        ("right.so", {"FAKE_CODE": "100"}, "FAIL", "hipErrorNoDevice"),
-        ("right.so", {"FAKE_COUNT_CODE": "209"}, "FAIL", "hipErrorNoBinaryForGpu"),
-        ("right.so", {"FAKE_CODE": "4711"}, "FAIL", "4711"),
-        ("right.so", {"FAKE_CRASH": "1"}, "FAIL", "SIGSEGV"),
-        ("right.so", {"FAKE_HANG": "1"}, "FAIL", "hangs"),
-        ("missing.so", {}, "FAIL", "hipGetDeviceCount"),
-        ("empty.so", {}, "FAIL", "cannot be loaded"),
-    ],
-)
-def test_hip_init_on_fake_libraries(
-    library: str,
-    env: dict[str, str],
-    status: str,
-    says: str,
-    fake_hip: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The check's own child loads a real library, which stands where the machine's would be found."""
-    from portagemm.doctor.host import Host
-
-    machine = machine_files.machine("mi300x8")
-    host = open_machine(machine, tmp_path, live_children=True)
-    real = Host.child
-
-    def child(self: Host, name: str, *args: str, timeout: float = 10.0, env: Any = None) -> Any:
-        assert name == "hip_init" and args[0].endswith("/torch/lib/libamdhip64.so")
-        return real(
-            self, name, str(fake_hip / library), timeout=2.0 if "FAKE_HANG" in fake else 30.0, env=fake
-        )
-
-    fake = dict(env)
-    monkeypatch.setattr(Host, "child", child)
-    wanted = ["amd.hip-init", "amd.topology", "amd.visible-mask", "amd.kfd-access"]
-    outcomes = run_checks(host, select(only=wanted))
-    result = next(outcome.result for outcome in outcomes if outcome.check.id == "amd.hip-init")
-    assert result.status.name == status, result
-    assert says in result.message
