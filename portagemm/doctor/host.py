@@ -16,14 +16,13 @@ import fnmatch
 import json
 import os
 import stat as stat_module
-import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from portagemm.doctor import live
 from portagemm.doctor.host_types import (
     Child,
     Command,
@@ -37,6 +36,7 @@ from portagemm.doctor.host_types import (
     Uname,
     User,
 )
+from portagemm.doctor.process import run_process
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -340,7 +340,7 @@ class Host:
             read_only = hasattr(os, "statvfs") and os.statvfs(folder).f_flag & getattr(os, "ST_RDONLY", 1)
             trial = Trial(folder, 0 if allowed else errno.EROFS if read_only else errno.EACCES, "create")
         else:
-            trial = _try_folder(folder)
+            trial = live.try_folder(folder)
         if self.recorder is not None:
             self.recorder.write(folder, trial.errno)
         return trial
@@ -364,12 +364,12 @@ class Host:
     @property
     def user(self) -> User:
         """Who runs this."""
-        return self._once("user", _live_user if self.recorded is None else lambda: self._machine().user)
+        return self._once("user", live.user if self.recorded is None else lambda: self._machine().user)
 
     @property
     def uname(self) -> Uname:
         """System, kernel release, machine, host name."""
-        return self._once("uname", _live_uname if self.recorded is None else lambda: self._machine().uname)
+        return self._once("uname", live.uname if self.recorded is None else lambda: self._machine().uname)
 
     @property
     def python(self) -> Python:
@@ -377,9 +377,9 @@ class Host:
 
         def recorded() -> Python:
             python = self._machine().python
-            return python or replace(_live_python(), path=(), executable="", prefix="", base_prefix="")
+            return python or replace(live.python(), path=(), executable="", prefix="", base_prefix="")
 
-        return self._once("python", _live_python if self.recorded is None else recorded)
+        return self._once("python", live.python if self.recorded is None else recorded)
 
     def limit(self, name: str) -> tuple[int, int] | None:
         """(soft, hard) of a resource limit: memlock, nofile, nproc, stack, core, as; -1 is unlimited."""
@@ -406,7 +406,7 @@ class Host:
         asked = tuple(argv)
         if self.recorded is not None:
             return self.recorded.commands.get(asked, Command(asked, problem="not-found"))
-        done = _run(asked, {**self.env.whole(), "LC_ALL": "C"}, timeout, limit, self.which(asked[0]))
+        done = run_process(asked, {**self.env.whole(), "LC_ALL": "C"}, timeout, limit, self.which(asked[0]))
         if self.recorder is not None:
             self.recorder.command(done)
         return done
@@ -436,7 +436,7 @@ class Host:
             "PYTHONIOENCODING": "utf-8",
             **(env or {}),
         }
-        done = _run(argv, whole, timeout, 1 << 20, sys.executable or None)
+        done = run_process(argv, whole, timeout, 1 << 20, sys.executable or None)
         value = None
         for line in reversed(done.stdout.splitlines()):
             if line.strip():
@@ -554,142 +554,3 @@ def _unescape(text: str) -> str:
 def _errno(name: str) -> int:
     code: int = getattr(errno, str(name), errno.EIO)
     return code
-
-
-def _try_folder(folder: str) -> Trial:
-    name = f"{folder}/.portagemm-doctor-{os.getpid()}-{time.monotonic_ns()}"
-    step = "create"
-    try:
-        descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(descriptor, b"x")
-            step = "lock"
-            try:
-                import fcntl
-
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except ImportError:
-                pass
-            step = "rename"
-            os.rename(name, f"{name}.b")  # noqa: PTH104
-            name = f"{name}.b"
-        finally:
-            os.close(descriptor)
-            os.unlink(name)  # noqa: PTH108
-    except OSError as error:
-        return Trial(folder, error.errno or errno.EIO, step)
-    return Trial(folder)
-
-
-def _run(
-    argv: tuple[str, ...], env: Mapping[str, str], timeout: float, limit: int, program: str | None
-) -> Command:
-    start = time.monotonic()
-    if program is None:
-        return Command(argv, problem="not-found")
-    try:
-        with subprocess.Popen(
-            argv,
-            executable=program,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=dict(env),
-            start_new_session=True,
-        ) as process:
-            try:
-                out, err = process.communicate(timeout=timeout)
-                problem = ""
-            except subprocess.TimeoutExpired:
-                _kill(process)
-                try:
-                    out, err = process.communicate(timeout=1.0)
-                except subprocess.TimeoutExpired:  # in uninterruptible sleep: a hung driver. Leave it
-                    out, err = b"", b""
-                    for stream in (process.stdout, process.stderr):
-                        if stream is not None:
-                            stream.close()
-                    process.returncode = -9  # else the context manager waits for it for ever
-                problem = "timed-out"
-    except FileNotFoundError:
-        return Command(argv, problem="not-found")
-    except (OSError, ValueError) as error:
-        return Command(argv, stderr=str(error), problem="denied")
-    seconds = round(time.monotonic() - start, 3)
-    stdout, stderr = (stream.decode("utf-8", "replace")[:limit] for stream in (out, err))
-    code = process.returncode
-    if problem:
-        return Command(argv, stdout, stderr, code, "timed-out", seconds)
-    return Command(argv, stdout, stderr, code, "", seconds)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Its whole group: a shell script's children hold the pipes open."""
-    import signal
-
-    try:
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
-    except OSError:
-        process.kill()
-
-
-def _live_user() -> User:
-    if not hasattr(os, "getuid"):
-        return User(-1, -1, (), "")
-    name = home = ""
-    try:
-        import pwd
-
-        entry = pwd.getpwuid(os.getuid())
-        name, home = entry.pw_name, entry.pw_dir
-    except (ImportError, KeyError, OSError):
-        pass
-    try:
-        groups = set(os.getgroups())
-    except OSError:
-        groups = set()
-    return User(os.getuid(), os.getgid(), tuple(sorted(groups | {os.getgid()})), name, home)
-
-
-def _live_uname() -> Uname:
-    import platform
-
-    try:
-        found = platform.uname()
-    except OSError:
-        return Uname(sys.platform, "", "", "")
-    return Uname(found.system, found.release, found.machine, found.node)
-
-
-def _live_python() -> Python:
-    import platform
-    import sysconfig
-
-    libc = ("", "")
-    try:
-        text = os.confstr("CS_GNU_LIBC_VERSION") or ""  # "glibc 2.36"
-        name, _, version = text.partition(" ")
-        libc = (name, version)
-    except (AttributeError, ValueError, OSError):
-        pass
-    if libc == ("", "") and "musl" in (sysconfig.get_config_var("HOST_GNU_TYPE") or ""):
-        libc = ("musl", "")
-    method = ""
-    multiprocessing = sys.modules.get("multiprocessing")
-    if multiprocessing is not None:
-        method = multiprocessing.get_start_method(allow_none=True) or ""
-    return Python(
-        version=platform.python_version(),
-        implementation=sys.implementation.name,
-        executable=sys.executable or "",
-        prefix=sys.prefix,
-        base_prefix=sys.base_prefix,
-        path=tuple(entry for entry in sys.path if entry.startswith("/")),
-        libc=libc,
-        pointer_bits=64 if sys.maxsize > 2**32 else 32,
-        free_threaded=bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
-        start_method=method,
-    )

@@ -302,7 +302,7 @@ def test_a_process_that_cannot_be_killed_is_left_behind(monkeypatch: pytest.Monk
         raise subprocess.TimeoutExpired(self.args, 1.0)
 
     monkeypatch.setattr(subprocess.Popen, "communicate", never)
-    monkeypatch.setattr("portagemm.doctor.host._kill", lambda process: None)
+    monkeypatch.setattr("portagemm.doctor.process.kill", lambda process: None)
     start = time.monotonic()
     try:
         done = Host(env={"PATH": "/usr/bin:/bin"}).run(["sleep", "20"], timeout=0.1)
