@@ -377,6 +377,12 @@ def test_link_speed_is_for_information(speed: str, status: Status, tmp_path: Pat
 
 
 @pytest.mark.quick
+def test_a_gpu_off_the_bus_needs_power(tmp_path: Path) -> None:
+    (first, *_) = examine(machine_files.machine("xid-79"), tmp_path, "nvidia.xid")["nvidia.xid"].remedies
+    assert "off and on" in first.text and first.reboot
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("chosen", ["", "fork", "spawn", "forkserver"])
 def test_start_method(chosen: str, tmp_path: Path) -> None:
     machine = machine_files.machine("h100")
