@@ -11,7 +11,7 @@ How it is put together, for who adds a check:
 * `facts` holds what several checks need (PCI devices, WSL, container), each computed once a host.
 * `checks/*.py`: one file a group, found by name; adding a file there is all it takes.
 * `probes/*.py`: small scripts run as children under a time limit, for what may hang or crash.
-* `runner` orders the checks by their dependencies and runs them; `report` is the outcome; `render_*` print it.
+* `runner` orders the checks by their dependencies and runs them; `report` is the outcome; `render` prints it.
 * `machine_file` is the text format of recorded machines; `replay` makes a `Host` of one; `record` writes one.
 """
 
