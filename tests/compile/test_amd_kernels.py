@@ -108,6 +108,11 @@ def _item(profile_name: str, chosen: GemmPlan, kernel: object) -> Item:
     return Item(profile_name, source, None)
 
 
+def _only_for_few(chosen: GemmPlan, layout: str) -> bool:
+    """What problems of few rows add: gemv, and K in slices (in one layout: their kernels have no epilogue)."""
+    return chosen.kernel.schedule == "gemv" or (chosen.slices > 1 and layout == "nt")
+
+
 @cache
 def every_kernel(profile_name: str) -> tuple[Item, ...]:
     """All kernels of a profile, each once."""
@@ -118,11 +123,14 @@ def every_kernel(profile_name: str) -> tuple[Item, ...]:
     for dtype, alignments in ALIGNMENTS.items():
         for layout, usual in zip(prebuild.LAYOUTS, alignments, strict=True):
             for alignment in (16, 4, 2) if ALL and dtype != "float32" else (usual,):
-                for problem in _problems(dtype, layout, alignment, turn):
-                    for chosen in candidates(problem, profile, device):
-                        for kernel in chosen.kernels:
-                            item = _item(profile_name, chosen, kernel)
-                            found.setdefault(item.source.symbol, item)
+                many, *few = _problems(dtype, layout, alignment, turn)
+                chosen = list(candidates(many, profile, device))
+                for problem in few:
+                    chosen += [c for c in candidates(problem, profile, device) if _only_for_few(c, layout)]
+                for plan_ in chosen:
+                    for kernel in plan_.kernels:
+                        item = _item(profile_name, plan_, kernel)
+                        found.setdefault(item.source.symbol, item)
                 turn += 1
     return tuple(found.values())
 

@@ -181,11 +181,14 @@ struct vgpr_copy {
 
     PG_DEVICE static void store(const registers& r, u8* stage, i32 thread) {
         using stored = typename Stage::element;
+        constexpr bool whole = same_type<stored, Element> && (vector == 1 || along_mn == (Stage::order == major::mn));
+        // Transposed, each element has an address of its own: too many to keep over the loop.
+        if (!whole && vector * held > 8) thread = vendor::opaque_vector(thread);
         PG_UNROLL
         for (i32 i = 0; i < held; i++) {
             if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
             const coord o = geometry::origin(thread + i * Threads);
-            if constexpr (same_type<stored, Element> && (vector == 1 || along_mn == (Stage::order == major::mn))) {
+            if constexpr (whole) {
                 *reinterpret_cast<chunk*>(stage + Stage::offset(o.row, o.col)) = r.value[i];
             } else {
                 PG_UNROLL
