@@ -21,6 +21,8 @@ from portagemm.doctor.cluster import ClusterError, first_node, gather_and_compar
 from portagemm.doctor.compare import compare, compare_files, problem
 from portagemm.doctor.host import Host
 from portagemm.doctor.ranks import Ranks
+from portagemm.doctor.replay import open_machine
+from portagemm.doctor.runner import run_checks, select
 
 from . import machine_files
 
@@ -464,3 +466,23 @@ def test_exchange_over_the_rendezvous_of_torch() -> None:
         statuses = dict(json.loads(said[0]))
         assert statuses.pop("cluster.missing-rank") == expected
         assert set(statuses.values()) == {"PASS"}
+
+
+@pytest.mark.quick
+def test_what_a_machine_is_compared_by(tmp_path: Path) -> None:
+    """Variables that differ by rank on purpose stay out; values travel as digests; each setting is in one place."""
+    machine = machine_files.machine("h100x8")
+    machine.env.update(
+        RANK="1", LOCAL_RANK="1", WORLD_SIZE="2", CUDA_VISIBLE_DEVICES="0,1,2,3", TORCH_EXTENSIONS_DIR="/tmp/a",
+        NCCL_DEBUG="INFO", NCCL_DEBUG_FILE="/tmp/r1", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
+        PORTAGEMM_PROFILE="a100", MY_TOKEN="secret",
+    )  # fmt: skip
+    outcomes = run_checks(open_machine(machine, tmp_path), select(only=["cluster.facts"]))
+    found: dict[str, Any] = dict(outcomes[0].result.data)
+    assert set(found["env"]) == {"PYTORCH_CUDA_ALLOC_CONF"}
+    assert set(found["nccl"]["env"]) == {"NCCL_DEBUG"}
+    assert "expandable" not in json.dumps(found) and "secret" not in json.dumps(found)
+    assert found["device"] and "GPU-" not in found["device"]
+    assert len(found["gpus"]) == 8 and found["gpus"][0]["arch"] == "sm_90"
+    assert found["runtime"] == {"torch": "2.8.0+cu128", "nvrtc": "12.8.93", "python": "3.11"}
+    assert found["drivers"] == {"nvidia": "580.65.06"} and found["cpu"]["vendor"] == "GenuineIntel"

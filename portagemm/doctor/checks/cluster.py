@@ -28,7 +28,6 @@ _ENV_PREFIXES = (
     "ROCR_",
     "PYTORCH_",
     "TORCH_",
-    "PORTAGEMM_",
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
 )
