@@ -76,4 +76,4 @@ def test_the_fixture_format_is_described_as_it_is() -> None:
 @pytest.mark.quick
 def test_the_schema_is_valid_json_and_named_by_version() -> None:
     schema = json.loads((ROOT / "portagemm/doctor/report_schema.json").read_text("utf-8"))
-    assert schema["$id"].endswith(f"-{schema['properties']['schema_version']['const']}.json")
+    assert schema["$id"] == f"urn:portagemm:doctor-report:{schema['properties']['schema_version']['const']}"
