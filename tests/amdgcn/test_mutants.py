@@ -20,13 +20,17 @@ TAILS = testing.Case("mutant", 72, 80, 100, "bf16", b=testing.COL)
 
 def _errors(backend: Any, cases: tuple[testing.Case, ...] = (WHOLE, TAILS), every: bool = False) -> list[str]:
     """What is wrong with the cases under their plans of choice, or all with the matrix unit."""
-    found = []
+    found, changed = [], False
+    backend.machine.limit = 400_000  # ten times what they need: some faults never end
     for case in cases:
         plans = [p for p in testing.plans(case, backend.device, every=True) if p.kernel.tile.atom != "fma"]
         for plan in plans if every else plans[:1]:
             result = card.run(backend, case, plan)
-            assert "nothing to change" not in result.error, case.id
+            if "nothing to change" in result.error:
+                continue
+            changed = True
             found += [] if result.passed else [result.error]
+    assert changed, "no kernel had anything to change"
     return found
 
 
