@@ -34,9 +34,11 @@ struct interleave : two_stages<Threads> {
                 if (!ahead) vendor::keep_order();
             }
             if (ahead) spread<Tile>();
-            // NOTE: without it the scheduler that spreads moves the barrier above this step's writes of the LDS.
+            // NOTE: without these the scheduler that spreads moves the barrier above this step's writes of the LDS, and may
+            // move the next step's reads above it.
             vendor::keep_order();
             publish<scope::block>(tile.stage_a(1 - S), *this);
+            vendor::keep_order();
         }
 
         // After every few matrix instructions something else may issue: LDS reads first, for the next instructions.
