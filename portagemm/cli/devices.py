@@ -82,6 +82,8 @@ def _print(found: Inventory) -> None:
             click.echo(f"  {note}")
         for name, reason in backend.compilers.items():
             click.echo(f"  compiler {name}: {reason or 'usable'}")
+    if any(backend.unavailable for backend in found.backends):
+        click.echo("\nportagemm doctor says what keeps a GPU of this machine from being used, and what to do")
 
 
 def _sizes(device: Device) -> list[str]:

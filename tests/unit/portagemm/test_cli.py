@@ -128,6 +128,8 @@ def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == 0 and "profile cpu" in out
     for backend in ("cuda", "rocm", "cpu"):
         assert f"backend {backend}: " in out
+    missing = any(line.startswith("backend ") and not line.endswith(": usable") for line in out.splitlines())
+    assert ("portagemm doctor says" in out) == missing
 
 
 def test_devices_as_json(capsys: pytest.CaptureFixture[str]) -> None:
