@@ -18,9 +18,9 @@ from portagemm.kernel_config import KernelConfig
 from portagemm.plan import GemmPlan
 
 #: Most kernels of each tile that is not the planner's choice, by profile.
-KERNELS_A_TILE = {"mi250x": 8, "mi300x": 3, "rx7900xtx": 4}
+KERNELS_A_TILE = {"mi250x": 4, "mi300x": 2, "rx7900xtx": 2}
 #: A case of how many runs on the second and third card.
-EVERY = {"mi250x": 1, "mi300x": 3, "rx7900xtx": 3}
+EVERY = {"mi250x": 1, "mi300x": 4, "rx7900xtx": 4}
 #: Sizes up to this. The list's tails lie around 128.
 LARGEST = 136
 
@@ -47,7 +47,7 @@ def cases(profile: str) -> list[testing.Case]:
         return found
     # K tails come by the hundred: those of one layout share kernels but not what is new in them.
     tails = [c for c in found if c.group == "k_tail"]
-    found = [c for c in found if c.group != "k_tail"] + tails[::3]
+    found = [c for c in found if c.group != "k_tail"] + tails[::6]
     return found[:: EVERY[profile]]
 
 

@@ -14,7 +14,9 @@ Edit = Callable[[Listing], Listing]
 
 def nothing(i: Instruction) -> Instruction:
     """A no-op in its place."""
-    return replace(i, mnemonic="s_nop", name="s_nop", operands=("0",), modifiers={}, text="s_nop 0", pair=None)
+    return replace(
+        i, mnemonic="s_nop", name="s_nop", operands=("0",), modifiers={}, text="s_nop 0", pair=None
+    )
 
 
 def each(change: Callable[[Instruction], Instruction | None]) -> Edit:
@@ -22,7 +24,9 @@ def each(change: Callable[[Instruction], Instruction | None]) -> Edit:
 
     def edit(listing: Listing) -> Listing:
         changed = [change(i) for i in listing]
-        assert any(c is not None and c != i for c, i in zip(changed, listing, strict=True)), "nothing to change"
+        assert any(c is not None and c != i for c, i in zip(changed, listing, strict=True)), (
+            "nothing to change"
+        )
         return [c or i for c, i in zip(changed, listing, strict=True)]
 
     return edit
@@ -98,7 +102,9 @@ def operands(prefix: str, change: Callable[[tuple[str, ...]], tuple[str, ...]]) 
 
 def renamed(old: str, new: str) -> Edit:
     """Another instruction of the same form."""
-    return each(lambda i: replace(i, name=new, mnemonic=i.mnemonic.replace(old, new)) if i.name == old else None)
+    return each(
+        lambda i: replace(i, name=new, mnemonic=i.mnemonic.replace(old, new)) if i.name == old else None
+    )
 
 
 def barrier_before_writes(listing: Listing) -> Listing:

@@ -51,7 +51,9 @@ def assemble(lines: Iterable[str], arch: str) -> dict[str, Instruction]:
             left = [line for n, line in enumerate(left, 1) if n not in wrong]
         if not left:
             return {}
-        shown = subprocess.run([objdump, "-d", f"--mcpu={arch}", str(out)], capture_output=True, text=True, check=True)
+        shown = subprocess.run(
+            [objdump, "-d", f"--mcpu={arch}", str(out)], capture_output=True, text=True, check=True
+        )
     found = instructions(shown.stdout)
     assert len(found) == len(left), f"{len(left)} lines gave {len(found)} instructions"
     return dict(zip(left, found, strict=True))

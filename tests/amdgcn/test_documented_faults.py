@@ -58,7 +58,17 @@ def test_slices_with_tails_and_epilogue(profile: str, install: Install) -> None:
     """Exact, K no multiple of the slices' steps, C and bias added once."""
     backend = install(profile)
     case = testing.Case(
-        "slices", 65, 72, 200, "fp16", b=testing.COL, c=testing.ROW, alpha=2.0, beta=-1.0, bias="row", activation="relu"
+        "slices",
+        65,
+        72,
+        200,
+        "fp16",
+        b=testing.COL,
+        c=testing.ROW,
+        alpha=2.0,
+        beta=-1.0,
+        bias="row",
+        activation="relu",
     )
     result = card.run(backend, case, _in_slices(case, backend, 3))
     assert result.passed, result.error
@@ -67,7 +77,9 @@ def test_slices_with_tails_and_epilogue(profile: str, install: Install) -> None:
 # --- subnormals ------------------------------------------------------------------------------------------
 
 
-def _multiply(backend: Any, a: torch.Tensor, b: torch.Tensor, plan: GemmPlan, out: torch.dtype) -> torch.Tensor:
+def _multiply(
+    backend: Any, a: torch.Tensor, b: torch.Tensor, plan: GemmPlan, out: torch.dtype
+) -> torch.Tensor:
     """a (m, k) times b (n, k) transposed under a plan."""
     dtypes = {torch.half: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
     (m, k), n = a.shape, b.shape[0]
@@ -77,7 +89,9 @@ def _multiply(backend: Any, a: torch.Tensor, b: torch.Tensor, plan: GemmPlan, ou
     memory.forget()
     for x, writable in ((a, False), (b, False), (result, True)):
         memory.register(*card.extent(x), "tensor", writable=writable)
-    launch.launcher(testing.problem(case), backend.device, plan)(a.data_ptr(), b.data_ptr(), 0, result.data_ptr(), 0)
+    launch.launcher(testing.problem(case), backend.device, plan)(
+        a.data_ptr(), b.data_ptr(), 0, result.data_ptr(), 0
+    )
     return result
 
 

@@ -60,7 +60,10 @@ WAITS = {
     "waits for the other counter": (LOAD + "s_waitcnt lgkmcnt(0)\n" + USE, False),
     "one may remain, the later one": (LOAD + OTHER + "s_waitcnt vmcnt(1)\n" + USE, True),
     "one may remain, this one": (OTHER + LOAD + "s_waitcnt vmcnt(1)\n" + USE, False),
-    "a store counts": (LOAD + "v_mov_b32_e32 v12, 0\nglobal_store_dword v2, v12, s[4:5]\ns_waitcnt vmcnt(1)\n" + USE, True),
+    "a store counts": (
+        LOAD + "v_mov_b32_e32 v12, 0\nglobal_store_dword v2, v12, s[4:5]\ns_waitcnt vmcnt(1)\n" + USE,
+        True,
+    ),
     "loaded twice in order": (LOAD + LOAD + "s_waitcnt vmcnt(1)\n" + USE, False),
     "loaded twice, both waited for": (LOAD + LOAD + WAIT + USE, True),
     "loaded by different units": (LOAD + LDS, False),
@@ -126,7 +129,8 @@ REGISTERS = {
     "EXEC": ("s_mov_b64 exec, s[20:21]\n", False),
     "SCC from nowhere": ("s_cbranch_scc0 end\nend:\n", False),
     "the upper half of a sum that is not used": (
-        "v_mov_b32_e32 v10, 5\nv_mad_u64_u32 v[8:9], s[6:7], v0, v0, v[10:11]\nv_mov_b32_e32 v9, v8\n" + STORE,
+        "v_mov_b32_e32 v10, 5\nv_mad_u64_u32 v[8:9], s[6:7], v0, v0, v[10:11]\nv_mov_b32_e32 v9, v8\n"
+        + STORE,
         True,
     ),
     "the upper half of a sum": (
@@ -156,7 +160,12 @@ def test_registers_never_written(name: str) -> None:
 
 #: v3 = the thread's place, v4 = that of the same lane of the other wave (waves of 64, two of them).
 PLACES = "v_lshlrev_b32_e32 v3, 2, v0\nv_xor_b32_e32 v4, 0x100, v3\nv_mov_b32_e32 v5, v0\n"
-W, R, WR, RR = "ds_write_b32 v3, v5\n", "ds_read_b32 v9, v3\n", "ds_write_b32 v4, v5\n", "ds_read_b32 v9, v4\n"
+W, R, WR, RR = (
+    "ds_write_b32 v3, v5\n",
+    "ds_read_b32 v9, v3\n",
+    "ds_write_b32 v4, v5\n",
+    "ds_read_b32 v9, v4\n",
+)
 L0, B = "s_waitcnt lgkmcnt(0)\n", "s_barrier\n"
 RACES = {
     "own place": (W + L0 + R + L0, None),
@@ -217,7 +226,11 @@ def test_waves_that_miss_a_barrier() -> None:
 
 def test_waves_part_and_meet() -> None:
     """Each way by the waves that take it; counted by wave."""
-    text = PROLOGUE + WAVE + "s_cbranch_scc1 other\nv_mov_b32_e32 v9, 5\ns_branch end\nother:\nv_mov_b32_e32 v9, 6\nend:\n"
+    text = (
+        PROLOGUE
+        + WAVE
+        + "s_cbranch_scc1 other\nv_mov_b32_e32 v9, 5\ns_branch end\nother:\nv_mov_b32_e32 v9, 6\nend:\n"
+    )
     for apart in (False, True):
         run = Run(kernel(text + STORE), machine=Machine(1, apart=apart))
         assert (run.out[:64] == 5).all() and (run.out[64:128] == 6).all()

@@ -115,7 +115,9 @@ def test_loads_and_stores(arch: str) -> None:
         q = b.c.queues
         queues = (len(q.vm), len(q.lgkm), len(q.vs))
         stores_apart = store and arch == "gfx1100"
-        assert queues == (0 if stores_apart else 1, 1 if family == "flat" else 0, 1 if stores_apart else 0), line
+        assert queues == (0 if stores_apart else 1, 1 if family == "flat" else 0, 1 if stores_apart else 0), (
+            line
+        )
         assert (b.c.bad == bound.writes) if not store else b.c.bad == 0
         b.c.wait(vm=0)
         assert (b.c.bad == 0) == (family != "flat" or store), line
@@ -245,7 +247,10 @@ def test_scalar_load_with_register_offset() -> None:
     assert [int(x) for x in s.b.s[:, 20]] == [int(s.data.view(np.uint32)[k]) for k in (8, 16)]
 
 
-@pytest.mark.parametrize("line", ["buffer_wbl2", "buffer_invl2", "buffer_wbinvl1", "buffer_wbinvl1_vol", "s_dcache_inv", "s_dcache_wb"])
+@pytest.mark.parametrize(
+    "line",
+    ["buffer_wbl2", "buffer_invl2", "buffer_wbinvl1", "buffer_wbinvl1_vol", "s_dcache_inv", "s_dcache_wb"],
+)
 def test_caches_are_not_modelled(line: str) -> None:
     s = Setup("gfx90a")
     before = s.data.copy()
@@ -254,7 +259,8 @@ def test_caches_are_not_modelled(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "arch"), [("buffer_inv sc1", "gfx942"), ("buffer_gl0_inv", "gfx1100"), ("buffer_gl1_inv", "gfx1100")]
+    ("line", "arch"),
+    [("buffer_inv sc1", "gfx942"), ("buffer_gl0_inv", "gfx1100"), ("buffer_gl1_inv", "gfx1100")],
 )
 def test_caches_of_others(line: str, arch: str) -> None:
     Setup(arch).b.run(_one(line, arch))
@@ -344,10 +350,14 @@ def test_lds_accesses(arch: str) -> None:
                     inside = lds.data.view(np.uint8)[at : at + w.size].tobytes()
                     if ds.ACCESSES[name].write:
                         touched[at : at + w.size] = True
-                        old = b"".join(int(before[20 + 4 * k + n, wave, lane]).to_bytes(4, "little") for n in range(4))
+                        old = b"".join(
+                            int(before[20 + 4 * k + n, wave, lane]).to_bytes(4, "little") for n in range(4)
+                        )
                         assert inside == (old[2:] if "hi" in name else old)[: w.size], line
                         continue
-                    got = b"".join(int(b.v[20 + count * k + n, wave, lane]).to_bytes(4, "little") for n in range(count))
+                    got = b"".join(
+                        int(b.v[20 + count * k + n, wave, lane]).to_bytes(4, "little") for n in range(count)
+                    )
                     old = int(before[20, wave, lane]).to_bytes(4, "little")
                     if w.size >= 4:
                         assert got == inside, line
@@ -401,7 +411,10 @@ def test_permutations(name: str) -> None:
 
 
 def test_swizzles() -> None:
-    for pattern, source in ((0x041F, lambda n: n ^ 1), (0x80B1, lambda n: n // 4 * 4 + (0b10110001 >> 2 * (n % 4) & 3))):
+    for pattern, source in (
+        (0x041F, lambda n: n ^ 1),
+        (0x80B1, lambda n: n // 4 * 4 + (0b10110001 >> 2 * (n % 4) & 3)),
+    ):
         i = _one(f"ds_swizzle_b32 v20, v2 offset:{pattern}")
         if "swizzle(" in i.text:
             with pytest.raises(NotModelled):

@@ -87,7 +87,8 @@ MODELS: dict[str, tuple[str, list[str], Model]] = {
     "s_pack_lh_b32_b16": (U, [U, U], lambda a, b: a & 0xFFFF | b >> 16 << 16),
     "s_pack_hh_b32_b16": (U, [U, U], lambda a, b: a >> 16 | b >> 16 << 16),
     **{
-        f"s_lshl{n}_add_u32": (U, [U, U], lambda a, b, n=n: ((a << n) + b, (a << n) + b > U32)) for n in (1, 2, 3, 4)
+        f"s_lshl{n}_add_u32": (U, [U, U], lambda a, b, n=n: ((a << n) + b, (a << n) + b > U32))
+        for n in (1, 2, 3, 4)
     },
 }
 _LOGIC: dict[str, Model] = {
@@ -117,7 +118,9 @@ def _operand(at: int, kind: str) -> str:
 
 def line_of(name: str) -> str:
     result, sources, _ = MODELS[name]
-    return f"{name} " + ", ".join([_operand(20, result), *(_operand(p, k) for p, k in zip((2, 6), sources, strict=False))])
+    return f"{name} " + ", ".join(
+        [_operand(20, result), *(_operand(p, k) for p, k in zip((2, 6), sources, strict=False))]
+    )
 
 
 LINES = tuple(line_of(n) for n in MODELS)

@@ -170,7 +170,9 @@ MODELS: dict[str, tuple[Any, ...]] = {
     "v_fract_f32": (
         F,
         [F],
-        lambda a: min(Fraction(a) - math.floor(a), Fraction(1) - Fraction(1, 1 << 24)) if exactly(a) else math.nan,
+        lambda a: (
+            min(Fraction(a) - math.floor(a), Fraction(1) - Fraction(1, 1 << 24)) if exactly(a) else math.nan
+        ),
         1e-6,
     ),
     "v_trunc_f32": (F, [F], lambda a: _round(a, lambda x: float(math.trunc(x)))),
@@ -278,7 +280,19 @@ for _new, _old in {
 PLACES, RESULT = (2, 6, 10), 20
 FILES = {"v_accvgpr_read_b32": ("v", "a"), "v_accvgpr_write_b32": ("a", "v"), "v_accvgpr_mov_b32": ("a", "a")}
 
-EDGES32 = [0, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 1, 0x80000001, 0x7FFFFF, 0x800000, 0x3F800000, 0xBF800000]
+EDGES32 = [
+    0,
+    0x80000000,
+    0x7F800000,
+    0xFF800000,
+    0x7FC00000,
+    1,
+    0x80000001,
+    0x7FFFFF,
+    0x800000,
+    0x3F800000,
+    0xBF800000,
+]
 EDGES32 += [0x4F000000, 0xCF000000, 0x4F800000, 0x7F7FFFFF, 0x3F800001, 0x00FFFFFF, 0xFFFFFFFF, 0x7FFFFFFF]
 EDGES16 = [0, 0x8000, 0x7C00, 0xFC00, 0x7E00, 1, 0x8001, 0x3FF, 0x400, 0x3C00, 0xBC00, 0x7BFF, 0xFFFF, 0x7FFF]
 
@@ -376,7 +390,9 @@ def test_one_result(name: str) -> None:
             if not b.mask[wave, lane]:
                 assert int(b.v[d, wave, lane]) == int(before[wave, lane]), "an inactive lane was written"
                 continue
-            raw = [raw_of(b, p + _base(name, 1), k, wave, lane) for p, k in zip(PLACES, sources, strict=False)]
+            raw = [
+                raw_of(b, p + _base(name, 1), k, wave, lane) for p, k in zip(PLACES, sources, strict=False)
+            ]
             wanted = encode(result, model(*(value(k, x) for k, x in zip(sources, raw, strict=True))))
             assert same(result, got, wanted, error[0] if error else 0.0), (
                 f"{i.text}: {[hex(x) for x in raw]} gave {got:#x}, not {wanted:#x}"
@@ -482,10 +498,16 @@ FORMS: dict[str, tuple[str, Model]] = {
         H,
         lambda a, b, c, d: encode("f16", fma(_h(a), _h(b >> 16), _h(c >> 16))) << 16 | d & 0xFFFF,
     ),
-    "v_add_nc_u16 v20, v2, v6 op_sel:[0,1,1]": (U, lambda a, b, c, d: (a + (b >> 16) & 0xFFFF) << 16 | d & 0xFFFF),
+    "v_add_nc_u16 v20, v2, v6 op_sel:[0,1,1]": (
+        U,
+        lambda a, b, c, d: (a + (b >> 16) & 0xFFFF) << 16 | d & 0xFFFF,
+    ),
     # accumulating and mixed
     "v_fmac_f32_e32 v20, v2, v6": (F, lambda a, b, c, d: _e(fma(_f(a), _f(b), _f(d)))),
-    "v_fmac_f16_e32 v20, v2, v6": (H, lambda a, b, c, d: encode("f16", fma(_h(a), _h(b), _h(d))) | d & 0xFFFF0000),
+    "v_fmac_f16_e32 v20, v2, v6": (
+        H,
+        lambda a, b, c, d: encode("f16", fma(_h(a), _h(b), _h(d))) | d & 0xFFFF0000,
+    ),
     "v_mac_f32_e32 v20, v2, v6": (F, lambda a, b, c, d: _e(_mac(_f(a), _f(b), _f(d)))),
     "v_fmaak_f32 v20, v2, v6, 0x40490fdb": (F, lambda a, b, c, d: _e(fma(_f(a), _f(b), _f(0x40490FDB)))),
     "v_fmamk_f32 v20, v2, 0x40490fdb, v6": (F, lambda a, b, c, d: _e(fma(_f(a), _f(0x40490FDB), _f(b)))),
@@ -493,7 +515,10 @@ FORMS: dict[str, tuple[str, Model]] = {
         F,
         lambda a, b, c, d: _e(fma(_h(a >> 16), _f(b), _f(c))),
     ),
-    "v_fma_mix_f32 v20, -v2, |v6|, v10 op_sel_hi:[0,0,1]": (F, lambda a, b, c, d: _e(fma(-_f(a), abs(_f(b)), _h(c)))),
+    "v_fma_mix_f32 v20, -v2, |v6|, v10 op_sel_hi:[0,0,1]": (
+        F,
+        lambda a, b, c, d: _e(fma(-_f(a), abs(_f(b)), _h(c))),
+    ),
     "v_fma_mixlo_f16 v20, v2, v6, v10 op_sel_hi:[0,1,0]": (
         F,
         lambda a, b, c, d: encode("f16", fma(_f(a), _h(b), _f(c))) | d & 0xFFFF0000,
@@ -585,7 +610,9 @@ def test_forms(line: str) -> None:
                 assert b.v[20, wave, lane] == before[20, wave, lane]
                 continue
             raw = [int(before[r, wave, lane]) for r in (2, 6, 10, 20)]
-            wanted = (model(*raw) if model.__code__.co_argcount in (4,) else model(*raw[: _count(line)])) & U32
+            wanted = (
+                model(*raw) if model.__code__.co_argcount in (4,) else model(*raw[: _count(line)])
+            ) & U32
             got = int(b.v[20, wave, lane])
             if halves:
                 good = all(same("f16", got >> s & 0xFFFF, wanted >> s & 0xFFFF, 0.0) for s in (0, 16))
@@ -731,8 +758,22 @@ def test_comparisons(arch: str) -> None:
 @pytest.mark.parametrize("name", ["v_cmp_class_f32", "v_cmpx_class_f32"])
 def test_classes(name: str) -> None:
     """Each class of floats by its bit."""
-    arch, i = get(f"{name}_e64 s[20:21], v2, v6", tuple(f"{n}_class_f32_e64 s[20:21], v2, v6" for n in ("v_cmp", "v_cmpx")))
-    examples = [0x7F800001, 0x7FC00000, 0xFF800000, 0xBF800000, 0x80000001, 0x80000000, 0, 1, 0x3F800000, 0x7F800000]
+    arch, i = get(
+        f"{name}_e64 s[20:21], v2, v6",
+        tuple(f"{n}_class_f32_e64 s[20:21], v2, v6" for n in ("v_cmp", "v_cmpx")),
+    )
+    examples = [
+        0x7F800001,
+        0x7FC00000,
+        0xFF800000,
+        0xBF800000,
+        0x80000001,
+        0x80000000,
+        0,
+        1,
+        0x3F800000,
+        0x7F800000,
+    ]
     b = Bench(arch, 0, full=True)
     for lane in range(64):
         b.v[2, :, lane] = examples[lane % 10]
@@ -817,7 +858,9 @@ def test_products_of_64_bits(line: str) -> None:
             if not signed:
                 assert bool(carry[wave, lane]) == (exact >> 64 != 0)
     low, sources = bound.parts[0]
-    assert low == 1 << 20 and not sources >> 11 & 1, "the low half does not depend on the upper half of the addend"
+    assert low == 1 << 20 and not sources >> 11 & 1, (
+        "the low half does not depend on the upper half of the addend"
+    )
 
 
 def test_division_steps() -> None:
@@ -861,7 +904,9 @@ def test_exchanges() -> None:
         x, y = b.v[20].copy(), b.v[2].copy()
         b.run(i)
         for lane in range(64):
-            if lane // width % 2:  # odd groups of the first register and even groups of the second change places
+            if (
+                lane // width % 2
+            ):  # odd groups of the first register and even groups of the second change places
                 assert b.v[20, 0, lane] == y[0, lane - width] and b.v[2, 0, lane] == y[0, lane]
             else:
                 assert b.v[2, 0, lane] == x[0, lane + width] and b.v[20, 0, lane] == x[0, lane]
@@ -917,7 +962,9 @@ DPP: dict[str, Callable[[int], int | None]] = {
     "row_bcast:15 row_mask:0xf bank_mask:0xf": lambda n: n // 16 * 16 - 1 if n >= 16 else None,
     "row_bcast:31 row_mask:0xf bank_mask:0xf": lambda n: 31 if n >= 32 else None,
     "row_newbcast:5 row_mask:0xf bank_mask:0xf": lambda n: n // 16 * 16 + 5,
-    "row_shl:1 row_mask:0x5 bank_mask:0x3": lambda n: n + 1 if n % 16 < 15 and n // 16 in (0, 2) and n // 4 % 4 < 2 else None,
+    "row_shl:1 row_mask:0x5 bank_mask:0x3": lambda n: (
+        n + 1 if n % 16 < 15 and n // 16 in (0, 2) and n // 4 % 4 < 2 else None
+    ),
 }
 DPP_LINES = tuple(f"v_add_u32_dpp v20, v2, v6 {c}" for c in DPP)
 DPP11: dict[str, Callable[[int], int | None]] = {
@@ -949,7 +996,10 @@ def test_bound_control() -> None:
     arch, i = get(line, (line,))
     b = Bench(arch, 5, full=True)
     b.run(i)
-    assert b.v[20, 0, 15] == b.v[6, 0, 15] and int(b.v[20, 0, 14]) == int(b.v[2, 0, 15]) + int(b.v[6, 0, 14]) & U32
+    assert (
+        b.v[20, 0, 15] == b.v[6, 0, 15]
+        and int(b.v[20, 0, 14]) == int(b.v[2, 0, 15]) + int(b.v[6, 0, 14]) & U32
+    )
 
 
 # --- completeness ----------------------------------------------------------------------------------------

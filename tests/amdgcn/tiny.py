@@ -27,7 +27,15 @@ def kernel(text: str, arch: str = "gfx90a", lds: int = 1024) -> Program:
     features = "-mattr=+wavefrontsize32" if wave == 32 else "-mattr="
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "kernel.o"
-        command = [mc, "-triple=amdgcn-amd-amdhsa", f"-mcpu={arch}", features, "-filetype=obj", "-o", str(out)]
+        command = [
+            mc,
+            "-triple=amdgcn-amd-amdhsa",
+            f"-mcpu={arch}",
+            features,
+            "-filetype=obj",
+            "-o",
+            str(out),
+        ]
         subprocess.run(command, input=text + "\ns_endpgm\n", text=True, check=True)
         command = [objdump, "-d", f"--mcpu={arch}", str(out)]
         shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -40,7 +48,9 @@ def kernel(text: str, arch: str = "gfx90a", lds: int = 1024) -> Program:
 class Run:
     """A launch of a tiny kernel: its first argument is the address of `out`, 64 KiB of words."""
 
-    def __init__(self, program: Program, grid: int = 1, block: int = 128, machine: Machine | None = None) -> None:
+    def __init__(
+        self, program: Program, grid: int = 1, block: int = 128, machine: Machine | None = None
+    ) -> None:
         self.out = np.zeros(1 << 14, np.uint32)
         self.machine = machine or Machine()
         self.machine.limit = 100_000

@@ -149,7 +149,9 @@ def shift(x: Any, by: Any, bits: int, left: bool = False) -> Any:
 
 
 def mul_hi(a: Any, b: Any) -> Any:
-    return ((wide(a) * wide(b)) >> (32 if np.asarray(a).dtype.kind == "i" else U64(32))).astype(np.asarray(a).dtype)
+    return ((wide(a) * wide(b)) >> (32 if np.asarray(a).dtype.kind == "i" else U64(32))).astype(
+        np.asarray(a).dtype
+    )
 
 
 def sign24(x: Any) -> Any:

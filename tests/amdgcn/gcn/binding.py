@@ -255,9 +255,7 @@ class Binder:
                 return lambda c: zero
             if kind == "u32":
                 return lambda c: c.s[:, s : s + 1]
-            return (
-                (lambda c: c.sf[:, s : s + 1]) if kind == "f32" else (lambda c: c.si[:, s : s + 1])
-            )
+            return (lambda c: c.sf[:, s : s + 1]) if kind == "f32" else (lambda c: c.si[:, s : s + 1])
         v = number(o)
         if kind == "u32":
             return lambda c: c.v[v]
@@ -368,7 +366,9 @@ class Binder:
 
     def _put_half(self, v: int, put32: Callable[[Convoy, Any], None]) -> Callable[[Convoy, Any], None]:
         select = self.bits_of("op_sel", [0, 0, 0, 0])
-        high = bool(len(select) > 3 and select[3]) or bool(len(select) == 2 and self._one_source and select[1])
+        high = bool(len(select) > 3 and select[3]) or bool(
+            len(select) == 2 and self._one_source and select[1]
+        )
         if len(select) == 3 and self._two_sources:
             high = bool(select[2])
         keep = high or self.target.preserves_high_half or self.i.name in KEEPS_HIGH_HALF

@@ -146,9 +146,7 @@ def load(code: bytes, symbol: str) -> CodeObject:
     (entry,) = struct.unpack_from("<q", image, at + 16)
     rsrc3, rsrc1, rsrc2 = struct.unpack_from("<III", image, at + 44)
     properties, preload = struct.unpack_from("<HH", image, at + 56)
-    descriptor = Descriptor(
-        lds, scratch, kernarg, at + entry, rsrc1, rsrc2, rsrc3, properties, preload
-    )
+    descriptor = Descriptor(lds, scratch, kernarg, at + entry, rsrc1, rsrc2, rsrc3, properties, preload)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.co"
         path.write_bytes(code)

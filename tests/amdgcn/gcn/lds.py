@@ -166,7 +166,9 @@ class Lds:
             if differs.any():
                 stamps[g[differs]] = np.broadcast_to(start + SEVERAL, g.shape)[differs]
 
-    def _check(self, c: Convoy, clash: Array, stamps: Array, addresses: Array, what: str, before: str) -> None:
+    def _check(
+        self, c: Convoy, clash: Array, stamps: Array, addresses: Array, what: str, before: str
+    ) -> None:
         if not clash.any():
             return
         at = np.argwhere(clash)[0]

@@ -211,8 +211,10 @@ def _wmma(b: Binder) -> Bound:
         b.note_read(o)
         v = number(o)
         half = U32(16 if high[2] else 0)
-        addend: Callable[[Convoy], Any] = lambda c: (  # noqa: E731
-            (c.v[v : v + 8] >> half).astype(np.uint16).view(np.float16).astype(F64)
+        addend: Callable[[Convoy], Any] = (
+            lambda c: (  # noqa: E731
+                (c.v[v : v + 8] >> half).astype(np.uint16).view(np.float16).astype(F64)
+            )
         )
     else:
         if any(high):

@@ -91,7 +91,9 @@ class Memory:
             f"{r.name}{'' if r.writable else ' (read-only)'} is {r.low:#x} to {r.high:#x}, so {a - r.low} from its start"
             for r in near
         )
-        return OutOfRange(f"{'store' if write else 'load'} of {size} bytes at {a:#x}: {text or 'no range near'}")
+        return OutOfRange(
+            f"{'store' if write else 'load'} of {size} bytes at {a:#x}: {text or 'no range near'}"
+        )
 
     def load(self, addresses: Array, size: int) -> Array:
         """`size` bytes (1, 2, or a multiple of 4) at each address (1-D): (words, addresses) of uint32.
@@ -110,7 +112,9 @@ class Memory:
             return r.bytes[at][None].astype(np.uint32)
         if size == 2:
             if (at & 1).any():
-                return (r.bytes[at].astype(np.uint32) | r.bytes[at + 1].astype(np.uint32) << np.uint32(8))[None]
+                return (r.bytes[at].astype(np.uint32) | r.bytes[at + 1].astype(np.uint32) << np.uint32(8))[
+                    None
+                ]
             return r.halves[at >> 1][None].astype(np.uint32)
         if (at & 3).any():  # ROCm runs with unaligned access allowed
             raw = r.bytes[at[:, None] + np.arange(size)]
@@ -147,7 +151,11 @@ class Memory:
                 r = self._find(a, a + size, True)
                 if r is None:
                     raise self._fault(addresses[left], size, True)
-                mine = left & (addresses >= np.uint64(r.low)) & (addresses + np.uint64(size) <= np.uint64(r.high))
+                mine = (
+                    left
+                    & (addresses >= np.uint64(r.low))
+                    & (addresses + np.uint64(size) <= np.uint64(r.high))
+                )
                 self.store(addresses[mine], size, values[:, mine])
                 left &= ~mine
             return

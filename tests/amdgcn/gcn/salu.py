@@ -60,9 +60,15 @@ def _bfe(x: Any, field: Any) -> Any:
     at, width = field & U32(31), np.minimum(field >> U32(16) & U32(127), U32(32))
     if np.asarray(x).dtype.kind == "i":
         left = I64(64) - width.astype(I64)
-        value = (np.asarray(x).astype(I64) >> at.astype(I64)) << np.minimum(left, I64(63)) >> np.minimum(left, I64(63))
+        value = (
+            (np.asarray(x).astype(I64) >> at.astype(I64))
+            << np.minimum(left, I64(63))
+            >> np.minimum(left, I64(63))
+        )
         return np.where(width == 0, 0, value).astype(I32)
-    return ((np.asarray(x).astype(U64) >> at.astype(U64)) & ((U64(1) << width.astype(U64)) - U64(1))).astype(U32)
+    return ((np.asarray(x).astype(U64) >> at.astype(U64)) & ((U64(1) << width.astype(U64)) - U64(1))).astype(
+        U32
+    )
 
 
 def _bfe64(x: Any, field: Any) -> Any:

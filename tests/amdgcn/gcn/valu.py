@@ -210,7 +210,10 @@ def compute(b: Binder) -> tuple[Callable[[Convoy], Any], Callable[[Convoy, Any],
         raise b.fail("unknown vector instruction")
     kind, kinds, fn = TABLE[name]
     half = b.bits_of("op_sel", [0] * 4) if not b.sdwa else [0] * 4
-    sources = [b.source(k + 1, t, half[k] if int(t[1:]) == 16 else 0, floats=name != "v_mov_b32") for k, t in enumerate(kinds)]
+    sources = [
+        b.source(k + 1, t, half[k] if int(t[1:]) == 16 else 0, floats=name != "v_mov_b32")
+        for k, t in enumerate(kinds)
+    ]
     if len(b.i.operands) != len(kinds) + 1:
         raise b.fail(f"{len(b.i.operands)} operands")
     fn = _output(b, kind, name, fn)

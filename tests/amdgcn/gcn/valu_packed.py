@@ -237,7 +237,10 @@ def _dot(b: Binder) -> Bound:
         put(c, total.astype(I32))
 
     def halves(c: Convoy) -> None:
-        p, q = (np.ascontiguousarray(w, U32).view(F16).reshape(*np.shape(w), 2).astype(m.F64) for w in (x(c), y(c)))
+        p, q = (
+            np.ascontiguousarray(w, U32).view(F16).reshape(*np.shape(w), 2).astype(m.F64)
+            for w in (x(c), y(c))
+        )
         put(c, ((p * q).sum(-1) + z(c)).astype(F32))
 
     return b.done(halves if floats else integers, "valu")

@@ -337,7 +337,25 @@ TABLE = {
     "v_permlane16_swap_b32": _permlane_swap,
     "v_nop": _nop,
 }
-_FLOAT_TESTS = ("f", "lt", "eq", "le", "gt", "lg", "ge", "o", "u", "nge", "nlg", "ngt", "nle", "neq", "nlt", "tru", "t")
+_FLOAT_TESTS = (
+    "f",
+    "lt",
+    "eq",
+    "le",
+    "gt",
+    "lg",
+    "ge",
+    "o",
+    "u",
+    "nge",
+    "nlg",
+    "ngt",
+    "nle",
+    "neq",
+    "nlt",
+    "tru",
+    "t",
+)
 _INTEGER_TESTS = ("f", "lt", "eq", "le", "gt", "ne", "ge", "t")
 for _prefix in ("cmp", "cmpx"):
     for _kind in ("f16", "f32", "f64"):

@@ -155,7 +155,7 @@ def _flat(b: Binder) -> Bound:
     family, direction, w = match[1], match[2], WIDTHS[match[3]]
     store = direction == "store"
     b.used.update(CACHE)
-    scalar = (2 if family == "global" else None)
+    scalar = 2 if family == "global" else None
     address = _flat_address(b, 0 if store else 1, scalar)
     data = b.register(1 if store else 0, "va", max(1, w.size // 4))
     v = number(data)

@@ -176,7 +176,10 @@ class Convoy:
             and self.barrier == other.barrier
             and all(
                 len(mine) == len(theirs)
-                and all(a is b or (a.lds is None and b.lds is None and a == b) for a, b in zip(mine, theirs, strict=True))
+                and all(
+                    a is b or (a.lds is None and b.lds is None and a == b)
+                    for a, b in zip(mine, theirs, strict=True)
+                )
                 for mine, theirs in (
                     (self.queues.vm, other.queues.vm),
                     (self.queues.lgkm, other.queues.lgkm),
@@ -225,7 +228,9 @@ class Convoy:
         if kind in UNORDERED:
             return False
         return all(
-            t.kind == kind or not t.registers & registers for q in (self.queues.vm, self.queues.lgkm) for t in q
+            t.kind == kind or not t.registers & registers
+            for q in (self.queues.vm, self.queues.lgkm)
+            for t in q
         )
 
     def missing_wait(self, registers: int, use: str) -> MissingWait:
