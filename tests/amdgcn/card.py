@@ -142,7 +142,7 @@ class Backend:
         return self._driver
 
 
-class tensors:  # noqa: N801 - reads like a verb: with tensors(machine)
+class tensors:
     """While active, what portagemm.testing places and workspaces are the memory that kernels may access.
 
     Operands are read-only. Workspaces begin as NaN.

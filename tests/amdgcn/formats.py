@@ -98,7 +98,7 @@ def mul(a: float, b: float) -> float | Fraction:
 def fma(a: float, b: float, c: float) -> float | Fraction:
     """a * b + c, not rounded."""
     if not exactly(a, b, c):
-        return a * b + c if exactly(a, b) is False or not exactly(c) else a * b + c
+        return a * b + c
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if exact:
         return exact

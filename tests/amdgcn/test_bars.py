@@ -12,8 +12,8 @@ from portagemm import testing
 
 Install = Callable[..., Any]
 
-#: Large enough for the planner to take its largest tile, deep enough for the loop to run. Small integers: of fp16 values
-#: from a normal distribution some are subnormal, and their steps take the exact way.
+#: Large enough for the planner to take its largest tile, deep enough for the loop to run. Small integers: of fp16
+#: values from a normal distribution some are subnormal, and their steps take the exact way.
 CASE = testing.Case("loop", 256, 256, 512, "fp16", b=testing.COL)
 
 

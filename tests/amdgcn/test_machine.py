@@ -124,6 +124,7 @@ REGISTERS = {
     "stored": (STORE, False),
     "copied, then stored": ("v_mov_b32_e32 v9, v10\n" + STORE, False),
     "copied, never used": ("v_mov_b32_e32 v9, v10\n", True),
+    "stored by no lane": ("s_mov_b64 exec, 0\n" + STORE, True),
     "an address": ("global_load_dword v9, v20, s[4:5]\n", False),
     "a branch": ("s_cmp_eq_u32 s20, 0\ns_cbranch_scc0 end\nend:\n", False),
     "EXEC": ("s_mov_b64 exec, s[20:21]\n", False),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -433,8 +434,7 @@ def test_every_memory_instruction_is_tested() -> None:
     for kind in vmem.WIDTHS:
         assert {f"global_load_{kind}", f"global_store_{kind}"} <= names
     tables = set(vmem.SPECIAL) | set(ds.SPECIAL)
-    with open(__file__) as f:
-        text = f.read()
+    text = Path(__file__).read_text()
     for name in tables:
         stem = name.rpartition("_")[0] if name.startswith("s_load") else name
         assert stem in text, name

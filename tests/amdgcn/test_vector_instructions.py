@@ -707,7 +707,7 @@ _TESTS: dict[str, Callable[[Any, Any], bool]] = {
     "nlg": lambda a, b: not (a < b or a > b),
     "ngt": lambda a, b: not a > b,
     "nle": lambda a, b: not a <= b,
-    "neq": lambda a, b: not a == b,
+    "neq": lambda a, b: a != b,
     "nlt": lambda a, b: not a < b,
     "tru": lambda a, b: True,
     "t": lambda a, b: True,

@@ -7,7 +7,7 @@ register unless op_sel or SDWA says otherwise.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -218,7 +218,7 @@ class Binder:
             if self.dpp and k == 1:
                 raw = self._permuted(raw)
             if self.sdwa and k in (1, 2):
-                raw = self._selected(raw, f"src{k - 1}_sel", o.signed or kind[0] == "i" and o.signed)
+                raw = self._selected(raw, f"src{k - 1}_sel", o.signed)
             elif o.signed:
                 raise self.fail("sext outside SDWA")
             if width == 32:

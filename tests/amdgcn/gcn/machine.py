@@ -265,6 +265,8 @@ class Machine:
         ):
             raise c.missing_wait(bound.writes, "overwritten")
         undefined = bound.reads & c.undefined
+        if bound.kind in ("vmem", "lds") and not c.mask.any():
+            return  # without an active lane nothing is addressed or stored
         if undefined & bound.observes:
             fault = UninitialisedRegister(f"{names(undefined & bound.observes)} was never written")
             fault.where = self._where(c, i)

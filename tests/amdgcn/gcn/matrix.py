@@ -211,11 +211,11 @@ def _wmma(b: Binder) -> Bound:
         b.note_read(o)
         v = number(o)
         half = U32(16 if high[2] else 0)
-        addend: Callable[[Convoy], Any] = (
-            lambda c: (  # noqa: E731
-                (c.v[v : v + 8] >> half).astype(np.uint16).view(np.float16).astype(F64)
-            )
-        )
+
+        def halves(c: Convoy) -> Any:
+            return (c.v[v : v + 8] >> half).astype(np.uint16).view(np.float16).astype(F64)
+
+        addend: Callable[[Convoy], Any] = halves
     else:
         if any(high):
             raise b.fail("op_sel")

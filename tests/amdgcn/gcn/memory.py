@@ -88,7 +88,8 @@ class Memory:
                 break
         near = [r for r in self._ranges.values() if r.low - 4096 <= a < r.high + 4096]
         text = "; ".join(
-            f"{r.name}{'' if r.writable else ' (read-only)'} is {r.low:#x} to {r.high:#x}, so {a - r.low} from its start"
+            f"{r.name}{'' if r.writable else ' (read-only)'} is {r.low:#x} to {r.high:#x}, "
+            f"so {a - r.low} from its start"
             for r in near
         )
         return OutOfRange(

@@ -1,4 +1,4 @@
-"""Vector and scalar memory: flat, global, buffer and scalar loads and stores (CDNA2 ISA, 7 to 9; RDNA3 ISA, 8 to 11)."""
+"""Vector and scalar memory: flat, global, buffer, scalar loads and stores (CDNA2 ISA, 7 to 9; RDNA3 ISA, 8 to 11)."""
 
 from __future__ import annotations
 
@@ -411,9 +411,8 @@ def knows(name: str) -> bool:
 SPECIAL: dict[str, Callable[[Binder], Bound]] = {
     **{f"s_load_{k}": _scalar for k in _SCALAR},
     **{f"global_load_lds_{k}": _global_to_lds for k in ("dword", "dwordx3", "dwordx4")},
-    **{
-        name: _nothing
-        for name in (
+    **dict.fromkeys(
+        (
             "buffer_wbl2",
             "buffer_invl2",
             "buffer_inv",
@@ -423,8 +422,9 @@ SPECIAL: dict[str, Callable[[Binder], Bound]] = {
             "buffer_gl1_inv",
             "s_dcache_inv",
             "s_dcache_wb",
-        )
-    },
+        ),
+        _nothing,
+    ),
 }
 
 
