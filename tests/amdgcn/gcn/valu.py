@@ -262,7 +262,11 @@ def bind(i: Instruction, target: Target) -> Bound:
         return _dual(i, target)
     b = Binder(i, target)
     value, put = compute(b)
-    return b.done(lambda c: put(c, value(c)), "valu")
+    # Compilers clear one half of a register that was never written before they load the other: registers are tracked
+    # whole, so this counts as a definition. What they hold until then is a NaN, and shows in a wrong result.
+    clears = i.name == "v_and_b32" and not {"0xffff", "0xffff0000"}.isdisjoint(i.operands[1:])
+    parts = ((b.writes, 0),) if clears else ()
+    return b.done(lambda c: put(c, value(c)), "valu", parts=parts)
 
 
 def _dual(i: Instruction, target: Target) -> Bound:
