@@ -790,9 +790,6 @@ OTHERS = (
     "v_writelane_b32 v20, s20, s30",
     "v_mad_u64_u32 v[20:21], s[20:21], v2, v6, v[10:11]",
     "v_mad_i64_i32 v[20:21], s[20:21], v2, v6, v[10:11]",
-    "v_div_scale_f32 v20, vcc, v2, v2, v6",
-    "v_div_scale_f32 v20, vcc, v6, v2, v6",
-    "v_div_fmas_f32 v20, v2, v6, v10",
     "v_mbcnt_lo_u32_b32 v20, v2, v6",
     "v_mbcnt_hi_u32_b32 v20, v2, v6",
     "v_swap_b32 v20, v2",
@@ -863,28 +860,66 @@ def test_products_of_64_bits(line: str) -> None:
     )
 
 
-def test_division_steps() -> None:
-    """The steps as compilers write them give the right quotient; a scaled one is refused."""
+DIVISION = (
+    "v_div_scale_f32 v11, s[20:21], v2, v2, v6",
+    "v_div_scale_f32 v12, vcc, v6, v2, v6",
+    "v_rcp_f32_e32 v13, v11",
+    "v_fma_f32 v14, -v11, v13, 1.0",
+    "v_fma_f32 v13, v14, v13, v13",
+    "v_mul_f32_e32 v14, v12, v13",
+    "v_fma_f32 v15, -v11, v14, v12",
+    "v_fma_f32 v14, v15, v13, v14",
+    "v_fma_f32 v15, -v11, v14, v12",
+    "v_div_fmas_f32 v15, v15, v13, v14",
+    "v_div_fixup_f32 v20, v15, v2, v6",
+)
+
+
+def test_division() -> None:
+    """The steps that compilers make of v6 / v2 give the rounded quotient, near the ends of the range too."""
     b = Bench("gfx90a", 1, full=True)
-    scale, numerator, fmas = (get(line, OTHERS)[1] for line in (OTHERS[6], OTHERS[7], OTHERS[8]))
-    b.v[2] = (b.random.normal(size=b.mask.shape) * 8).astype(np.float32).view(np.uint32)
-    b.v[6] = (b.random.normal(size=b.mask.shape) * 8).astype(np.float32).view(np.uint32)
-    for i in (scale, numerator):
-        b.run(i)
-        assert not b.c.lane_mask(106).any()
-    b.v[10] = 0
-    b.run(fmas)
-    product = b.v[2].view(np.float32).astype(np.float64) * b.v[6].view(np.float32)
-    assert np.array_equal(b.v[20].view(np.float32), product.astype(np.float32))
-    b.v[2], b.v[6] = 0x00000010, 0x7F000000  # numerator near the largest, denominator subnormal
-    b.run(scale)
-    assert b.c.lane_mask(106).all() and b.v[20, 0, 0] == encode("f32", _f(0x10) * 2.0**64)
-    with pytest.raises(NotModelled, match="scaled"):
-        b.run(fmas)
+    ends = [
+        1.0,
+        3.0,
+        2.0**-126,
+        2.0**126,
+        1.5 * 2.0**127,
+        2.0**-64,
+        2.0**64,
+        2.0**-100,
+        2.0**100,
+        1 / 3,
+        0.0,
+        math.inf,
+    ]
+    pairs = [(n, d) for n in ends for d in ends][:144]
+    random = [(float(x), float(y)) for x, y in b.random.normal(size=(112, 2)).astype(np.float32)]
+    for start in range(0, 256, 128):
+        for k, (n, d) in enumerate((pairs + random)[start : start + 128]):
+            b.v[6, k // 64, k % 64], b.v[2, k // 64, k % 64] = encode("f32", n), encode("f32", d)
+        for line in DIVISION:
+            b.run(get(line, DIVISION)[1])
+        for k in range(128):
+            n, d = (_f(int(b.v[r, k // 64, k % 64])) for r in (6, 2))
+            if d == 0 or not exactly(n, d):
+                exact: Any = math.nan if n == d or n != n else math.inf if d == 0 or math.isinf(n) else 0.0
+            else:
+                exact = Fraction(n) / Fraction(d)
+            got = int(b.v[20, k // 64, k % 64])
+            if isinstance(exact, Fraction) and abs(exact) >= Fraction(2) ** 127:
+                continue  # a quotient that overflows does so in the steps before
+            tiny = abs(float(exact)) < 2.0**-124 if exact == exact else False
+            wanted = encode("f32", exact)
+            assert same("f32", got, wanted, 0.0) or (tiny and abs(got - wanted) <= 1), (
+                n,
+                d,
+                hex(got),
+                hex(wanted),
+            )
 
 
 def test_bits_below_the_lane() -> None:
-    for line, first in ((OTHERS[9], 0), (OTHERS[10], 32)):
+    for line, first in ((OTHERS[6], 0), (OTHERS[7], 32)):
         b, i = _other(line)
         b.run(i)
         for lane in np.flatnonzero(b.mask[0]):
@@ -894,12 +929,12 @@ def test_bits_below_the_lane() -> None:
 
 
 def test_exchanges() -> None:
-    b, i = _other(OTHERS[11])
+    b, i = _other(OTHERS[8])
     x, y = b.v[20].copy(), b.v[2].copy()
     b.run(i)
     assert np.array_equal(b.v[20][b.mask], y[b.mask]) and np.array_equal(b.v[2][b.mask], x[b.mask])
     assert np.array_equal(b.v[2][~b.mask], y[~b.mask])
-    for line, width in ((OTHERS[12], 32), (OTHERS[13], 16)):
+    for line, width in ((OTHERS[9], 32), (OTHERS[10], 16)):
         b, i = _other(line, full=True)
         x, y = b.v[20].copy(), b.v[2].copy()
         b.run(i)
@@ -913,14 +948,14 @@ def test_exchanges() -> None:
 
 
 def test_nothing_happens() -> None:
-    b, i = _other(OTHERS[14])
+    b, i = _other(OTHERS[11])
     before = b.v.copy()
     b.run(i)
     assert np.array_equal(before, b.v)
 
 
 def test_dot_products_of_halves() -> None:
-    for line, added in ((OTHERS[15], 10), (OTHERS[16], 20)):
+    for line, added in ((OTHERS[12], 10), (OTHERS[13], 20)):
         b, i = _other(line)
         for r in (2, 6):
             raw = b.random.normal(size=(*b.mask.shape, 2)).astype(np.float16)
@@ -936,7 +971,7 @@ def test_dot_products_of_halves() -> None:
 
 def test_dual_instructions() -> None:
     """Both halves read before either writes."""
-    b, i = _other(OTHERS[17])
+    b, i = _other(OTHERS[14])
     for r in (2, 6, 3, 9):
         fill(b, r, "f32")
     b.run(i)
@@ -944,7 +979,7 @@ def test_dual_instructions() -> None:
         x, y, z, w = (_f(int(b.v[r, 0, lane])) for r in (2, 6, 3, 9))
         assert same("f32", int(b.v[20, 0, lane]), _e(add(x, y)), 0.0)
         assert same("f32", int(b.v[11, 0, lane]), _e(mul(z, w)), 0.0)
-    b, i = _other(OTHERS[18])
+    b, i = _other(OTHERS[15])
     x2, x7 = b.v[2].copy(), b.v[7].copy()
     b.run(i)
     assert np.array_equal(b.v[2][b.mask], x7[b.mask]) and np.array_equal(b.v[7][b.mask], x2[b.mask])
@@ -1007,7 +1042,7 @@ def test_bound_control() -> None:
 
 def _tested() -> set[str]:
     """Names that this file tests."""
-    lines = [*FORMS, *PAIRS, *_CARRY, *OTHERS]
+    lines = [*FORMS, *PAIRS, *_CARRY, *OTHERS, *DIVISION]
     names = {line.split()[0] for line in lines} | set(MODELS) | set(COMPARISONS)
     names |= {"v_cmp_class_f32", "v_cmpx_class_f32"}
     return {n.removesuffix("_e32").removesuffix("_e64").removesuffix("_sdwa") for n in names}

@@ -254,11 +254,19 @@ def div_scale(a: Any, b: Any, c: Any) -> tuple[Any, Any]:
     scaled |= far | both | quotient
     result = np.where(far & is_b, up, result)
     result = np.where(subnormal_b, up, result)
-    result = np.where(both & is_b, up, result)
     down = (a.astype(F64) * 2.0**-64).astype(F32)
+    # NOTE: the manual prints 2^64 here, which overflows a denominator of 2^126; only 2^-64 gives the quotient.
+    result = np.where(both & is_b, down, result)
     result = np.where(inverse, down, result)
     result = np.where(quotient & is_c, up, result)
     return np.where(small_c, up, result).astype(F32), scaled
+
+
+def div_fmas(a: Any, b: Any, c: Any, scaled: Any) -> Any:
+    """V_DIV_FMAS_F32: where VCC says that a step was scaled, the sum by 2^64 or, of a small quotient, 2^-64."""
+    total = fma64(a, b, c)
+    factor = np.where(np.frexp(np.asarray(c, F32))[1] + 126 > 127, 2.0**64, 2.0**-64)
+    return np.where(scaled, total * factor, total).astype(F32)
 
 
 def div_fixup(q: Any, b: Any, c: Any) -> Any:

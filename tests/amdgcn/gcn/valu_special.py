@@ -9,7 +9,6 @@ import numpy as np
 from . import arithmetic as m
 from .arithmetic import F32, I64, U32, U64
 from .binding import Binder, Bound, Target
-from .faults import NotModelled
 from .parse import EXEC, VCC, Constant, Instruction
 from .waves import Convoy, bits
 
@@ -226,9 +225,7 @@ def _div_fmas(b: Binder) -> Bound:
     b.reads |= bits("s", VCC, b.target.lanes // 32)
 
     def run(c: Convoy) -> None:
-        if (c.lane_mask(VCC) & c.mask).any():
-            raise NotModelled(f"a scaled quotient: {b.i}")
-        put(c, m.fma32(x(c), y(c), z(c)))
+        put(c, m.div_fmas(x(c), y(c), z(c), c.lane_mask(VCC)))
 
     return b.done(run, "valu")
 
