@@ -196,7 +196,10 @@ def _build(file: Path, data: dict[str, Any]) -> ArchProfile:
                 f"allowed: {', '.join(profile.schedules)}"
             )
         for i, tile in enumerate(tiles):
-            _check_tile(f"profile {file}: key tiles.{schedule}[{i}]", profile, tile)
+            where = f"profile {file}: key tiles.{schedule}[{i}]"
+            _check_tile(where, profile, tile)
+            if schedule == "gemv":
+                _check_gemv(where, profile, tile)
     return profile
 
 
@@ -225,6 +228,24 @@ def _check_tile(where: str, profile: ArchProfile, tile: TileConfig) -> None:
         raise ProfileError(
             f"{where}.cluster: given {tile.cluster} (times split, {tile.split}); "
             f"allowed: at most {profile.limits.cluster} on {profile.arch}"
+        )
+
+
+def _check_gemv(where: str, profile: ArchProfile, tile: TileConfig) -> None:
+    """What kernels/gemv.hpp asks of a tile: waves along N alone, and that lanes share the sums evenly."""
+    rows, columns, chunk = tile.block
+    if tile.waves[0] != 1:
+        raise ProfileError(f"{where}.waves: given {list(tile.waves)}; allowed with gemv: [1, n], all along N")
+    if chunk not in (1, 2, 4, 8, 16):
+        raise ProfileError(
+            f"{where}.block: given k = {chunk}; allowed with gemv: 1, 2, 4, 8 or 16 elements a lane"
+        )
+    threads = tile.waves[1] * profile.wave_size
+    parts = max(1, min(profile.wave_size, threads // (rows * columns)))
+    if profile.wave_size % parts:
+        raise ProfileError(
+            f"{where}.block: given {rows} x {columns} outputs for {threads} threads; allowed with gemv: as many "
+            f"outputs as threads or more, or a power of two of them"
         )
 
 

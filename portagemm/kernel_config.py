@@ -16,7 +16,7 @@ from portagemm.hal.dtypes import BY_NAME
 from portagemm.hal.profile import ArchProfile, TileConfig
 from portagemm.hal.source import KernelSource, arch_config, shared_include_dir
 from portagemm.hal.target import Target
-from portagemm.reduce_kernel import ReduceConfig, reduce_text
+from portagemm.reduce_kernel import ReduceConfig, epilogue_words, reduce_text
 
 
 @dataclass(frozen=True)
@@ -455,19 +455,8 @@ def _gemv_text(config: KernelConfig, profile: ArchProfile) -> str:
         threads=threads,
         min_blocks=max(1, _RESIDENT_THREADS // threads),
         symbol=config.symbol(profile.arch),
-        **_epilogue_words(config),
+        **epilogue_words(config.activation, config.c, config.bias),
     )
-
-
-def _epilogue_words(config: KernelConfig) -> dict[str, str]:
-    """What the template's epilogue is made of."""
-    return {
-        "activation": config.activation,
-        "has_c": str(config.c is not None).lower(),
-        "has_bias": str(config.bias is not None).lower(),
-        "c": _cpp(config.c or "fp32"),
-        "bias": _cpp(config.bias or "fp32"),
-    }
 
 
 def _cpp(dtype: str) -> str:
@@ -558,7 +547,7 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
         shared_bytes=shared_bytes(config, profile.wave_size),
         threads=threads,
         symbol=config.symbol(profile.arch),
-        **_epilogue_words(config),
+        **epilogue_words(config.activation, config.c, config.bias),
     )
 
 

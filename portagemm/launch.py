@@ -10,6 +10,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -83,21 +84,31 @@ class PreparedGemm:
 class SlicedLaunch:
     """Two launches with fp32 sums in between: slices of K, then the kernel that adds them up.
 
-    The workspace comes from torch's allocator at each call, on the current stream: it may be handed out again as
-    soon as the call has returned, because whatever gets it next is enqueued behind.
+    The workspace comes from torch's allocator at each call, for the stream of the call: it may be handed out again
+    as soon as the call has returned, because whatever gets it next is enqueued behind.
     """
 
     slices: Launch
     reduce: Launch
     device: Device
+    driver: Driver
     workspace_bytes: int
 
     def __call__(self, pointers: Sequence[int], scalars: Sequence[float], stream: int) -> None:
         """See portagemm.hal.program.Launch. Raises torch.OutOfMemoryError where there is no workspace."""
         a, b, c, d, bias = pointers
-        sums = workspace(self.device, self.workspace_bytes)
+        with self._on(stream):
+            sums = workspace(self.device, self.workspace_bytes)
         self.slices((a, b, 0, sums.data_ptr(), 0), (1.0, 0.0), stream)
         self.reduce((sums.data_ptr(), 0, c, d, bias), scalars, stream)
+
+    def _on(self, stream: int) -> AbstractContextManager[object]:
+        """Makes a stream the one that torch allocates for, if it is another."""
+        if stream == self.driver.current_stream(self.device.index):
+            return nullcontext()
+        import torch
+
+        return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=self.device.index))
 
 
 def workspace(device: Device, size: int) -> torch.Tensor:
@@ -278,7 +289,9 @@ def launcher(problem: GemmProblem, device: Device, plan: GemmPlan | None = None)
             raise LaunchError(f"{e}, for {batch}{problem.m}x{problem.n}x{problem.k}") from e
     launch = launches[0]
     if len(launches) == 2:
-        launch = SlicedLaunch(launches[0], launches[1], device, planner.workspace_bytes(problem, chosen))
+        launch = SlicedLaunch(
+            launches[0], launches[1], device, driver, planner.workspace_bytes(problem, chosen)
+        )
     seconds = sum(result.seconds for result in results)
     made = PreparedGemm(problem, chosen, selection, device, launch, driver, results[0].origin, seconds)
     with _lock:

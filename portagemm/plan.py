@@ -171,6 +171,8 @@ def _operand(
             return OperandConfig(dtype, major, order, copy)
         size = operand.dtype.bytes
         width = size if major == "strided" else access_bytes(operand, 1 if major == "k" else 0)
+        if copy == "load" and major != "k":
+            width = size  # chunks run along K
         if copy == "async" and order != major:
             width = min(width, size)  # each element to its own place
         usable = next((w for w in widths if w <= width), None)
@@ -604,7 +606,7 @@ def steps(problem: GemmProblem, chosen: GemmPlan, profile: ArchProfile, device: 
     block = reduce_threads(profile.wave_size)
     vectors = _reduce_vectors(problem, chosen.reduce)
     limits = profile.limits_for(device)
-    grid = min(-(-vectors // block), _REDUCE_BLOCKS * device.compute_units, limits.grid)
+    grid = max(1, min(-(-vectors // block), _REDUCE_BLOCKS * device.compute_units, limits.grid))
     return (
         first,
         Step(chosen.reduce, LaunchConfig(grid=grid, block=block), _reduce_arguments(problem, chosen)),

@@ -62,21 +62,24 @@ def threads(wave_size: int) -> int:
     return _THREADS if wave_size > 1 else 1
 
 
+def epilogue_words(activation: str, c: str | None, bias: str | None) -> dict[str, str]:
+    """What `pg::epilogue<...>` is made of, for a template."""
+    return {
+        "activation": activation,
+        "has_c": str(c is not None).lower(),
+        "has_bias": str(bias is not None).lower(),
+        "c": BY_NAME[c or "fp32"].cpp,
+        "bias": BY_NAME[bias or "fp32"].cpp,
+    }
+
+
 def reduce_text(config: ReduceConfig, profile: ArchProfile) -> str:
     """The source of the kernel: generated facts and one instantiation."""
-
-    def cpp(dtype: str | None) -> str:
-        return BY_NAME[dtype or "fp32"].cpp
-
     return _TEMPLATE.format(
         arch_config=arch_config(profile),
-        activation=config.activation,
-        has_c=str(config.c is not None).lower(),
-        has_bias=str(config.bias is not None).lower(),
-        c=cpp(config.c),
-        bias=cpp(config.bias),
-        d=cpp(config.d),
+        d=BY_NAME[config.d].cpp,
         vector=config.d_vector,
         threads=threads(profile.wave_size),
         symbol=config.symbol(profile.arch),
+        **epilogue_words(config.activation, config.c, config.bias),
     )

@@ -23,7 +23,7 @@ struct gemv_tile {
     static constexpr i32 terms = vendor::wave_size;                      // sums of one output, a lane each
     static constexpr i32 parts = max(1, min(terms, threads / outputs));  // threads that add up one output
     static constexpr i32 pitch = terms + 1;                              // odd: neighbours are in other banks
-    static_assert(wave_n * Waves == Columns && terms % parts == 0);
+    static_assert(wave_n * Waves == Columns && terms % parts == 0 && is_power_of_two(Vector));
     struct shared {
         f32 sum[outputs * pitch];
         f32 part[parts * outputs];
@@ -86,7 +86,8 @@ struct gemv_lane {
     // Count chunks from k on, `step` apart: all loads first, so that they are on their way together.
     template <int Count>
     PG_DEVICE void chunks(i32 k, i32 step) {
-        element a[Count][tile::m][tile::vector], b[Count][tile::wave_n][tile::vector];
+        alignas(16) element a[Count][tile::m][tile::vector];
+        alignas(16) element b[Count][tile::wave_n][tile::vector];
         PG_UNROLL
         for (i32 u = 0; u < Count; u++) {
             const i64 at = k + i64(u) * step;
@@ -155,16 +156,17 @@ PG_DEVICE void gemv(const gemv_args& args) {
         constexpr i32 step = tile::terms * tile::vector;
         i32 k = w.k_begin + lane * tile::vector;
         PG_ROLLED
-        for (; k + (tile::unroll - 1) * step + tile::vector <= w.k_end; k += tile::unroll * step) {
+        for (; w.k_end - k >= (tile::unroll - 1) * step + tile::vector; k += tile::unroll * step) {
             mine.template chunks<tile::unroll>(k, step);
         }
         if constexpr (tile::unroll > 1) {
             PG_ROLLED
-            for (; k + tile::vector <= w.k_end; k += step) mine.template chunks<1>(k, step);
+            for (; w.k_end - k >= tile::vector; k += step) mine.template chunks<1>(k, step);
         }
         mine.rest(k, w.k_end);
 
-        // Sums of all lanes, always in the same order
+        // Sums of all lanes, always in the same order. Two barriers are enough for tile after tile: between a read of
+        // `sum` or `part` and the next write of it lies the other one's.
         PG_UNROLL
         for (i32 r = 0; r < tile::m; r++) {
             PG_UNROLL
@@ -192,7 +194,6 @@ PG_DEVICE void gemv(const gemv_args& args) {
             if (m < p.m && n < p.n)
                 d[i64(m) * p.d.row + i64(n) * p.d.col] = from_f32<element_d>(epilogue.apply(x, m, n));
         }
-        vendor::barrier(int(scope::block));  // nobody's sums of the next tile meet these
     }
 }
 

@@ -56,8 +56,7 @@ PG_DEVICE void reduce(const reduce_args& args) {
         PG_ROLLED
         for (; slice < p.slices; slice++, from += p.slice_d) add_slices<1, Vector>(sum, from, p.slice_d);
 
-        ElementD* d = static_cast<ElementD*>(const_cast<void*>(p.d.ptr)) + batch_offset(p.d, p, w.batch);
-        store_vector<ElementD, Vector>(d, sum, Epilogue(p, w), p, w.m, w.n);
+        store_vector<ElementD, Vector>(output_of<ElementD>(p, w), sum, Epilogue(p, w), p, w.m, w.n);
     }
 }
 

@@ -47,7 +47,7 @@ struct tile_scheduler {
             w.slice = i32(u32(w.batch) % u32(p.slices));
             w.batch = u32(w.batch) / u32(p.slices);
             w.k_begin = min(p.k, w.slice * p.slice_k);
-            w.k_end = min(p.k, w.k_begin + p.slice_k);
+            w.k_end = w.k_begin + min(p.slice_k, p.k - w.k_begin);
         }
         if constexpr (Split > 1) {
             const i32 steps = ceil_div(ceil_div(p.k, Tile::k), Split);

@@ -70,6 +70,15 @@ def set_key(*keys: object, value: object) -> Callable[[dict], None]:
             ["tiles.multistage[0].waves", "[8, 8] (2048 threads)", "at most 1024"],
         ),
         (set_key("tiles", "multistage", 0, "cluster", value=2), ["[0].cluster", "given 2", "at most 1"]),
+        (
+            set_key("tiles", "gemv", 0, "block", value=[1, 16, 12]),
+            ["tiles.gemv[0].block", "k = 12", "8 or 16"],
+        ),
+        (
+            set_key("tiles", "gemv", 0, "block", value=[3, 12, 8]),
+            ["[0].block", "3 x 12 outputs", "power of two"],
+        ),
+        (set_key("tiles", "gemv", 2, "waves", value=[2, 2]), ["tiles.gemv[2].waves", "[2, 2]", "[1, n]"]),
         (lambda d: d["tiles"].pop("multistage"), ["key tiles", "multistage has none"]),
         (set_key("schedules", value=["single_buffer"]), ["key tiles.gemv", "not in schedules"]),
         (set_key("boards", 0, "memory_bandwidth", value="2e12"), ["memory_bandwidth", "'2e12'", "1.0e+12"]),
