@@ -101,9 +101,9 @@ struct vgpr_copy {
             PG_UNROLL
             for (i32 i = 0; i < held; i++) {
                 // NOTE: LLVM adds a place in the load only where it sees that it has 32 bits, not where that was made 64
-                // before the loop: so it must look new each time.
-                c.place[i] = u32(vendor::opaque_vector(i32(c.place[i])));
-                r.value[i] = load(c.at, c.place[i]);
+                // before the loop: so it must look new each time. Where there are many, registers are dearer than that.
+                if constexpr (held <= 4) c.place[i] = u32(vendor::opaque_vector(i32(c.place[i])));
+                r.value[i] = load(c.at, held <= 4 ? c.place[i] : r.place[i]);
             }
         }
         c.at += c.step;
