@@ -48,8 +48,9 @@ struct vgpr_copy {
     static constexpr bool asynchronous = false;
     static constexpr bool along_mn = geometry::along_mn;
     static constexpr i32 vector = geometry::vector, rounds = geometry::rounds, chunks = geometry::chunks;
-    // Chunks that a lane holds while the tile before is computed; beyond, its registers would be the accumulators'.
-    static constexpr i32 most_rounds = 8;
+    // Chunks that a lane holds while the tile before is computed; beyond, its registers would be the accumulators'. A wave
+    // of a block of 512 threads has half as many registers.
+    static constexpr i32 most_rounds = Threads >= 512 ? 4 : 8;
     static constexpr bool narrow = rounds > most_rounds;
     static constexpr i32 held = narrow ? 1 : rounds;
     static constexpr i32 size = sizeof(Element);
