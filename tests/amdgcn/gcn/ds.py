@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,6 +54,12 @@ def narrowest(names: set[str]) -> int:
     return min((min(4, ACCESSES[n].width.size) for n in names if n in ACCESSES), default=4)
 
 
+@lru_cache(maxsize=1 << 14)
+def _extra(addresses: bytes, active: bytes, size: int, write: bool) -> int:
+    """Conflicts of one wave's access. Loops repeat their addresses: each pattern is counted once."""
+    return conflicts(np.frombuffer(addresses, U32), size, write, np.frombuffer(active, bool))
+
+
 def _count(c: Convoy, i: Instruction, addresses: Array, size: int, write: bool) -> None:
     """Bank conflicts of each wave, where they are asked for."""
     table = c.machine.conflicts
@@ -62,7 +69,7 @@ def _count(c: Convoy, i: Instruction, addresses: Array, size: int, write: bool) 
     for wave in range(c.n):
         if c.mask[wave].any():
             passes += len(phases(size, write, c.mask.shape[1]))
-            extra += conflicts(addresses[wave], size, write, c.mask[wave])
+            extra += _extra(addresses[wave].tobytes(), c.mask[wave].tobytes(), size, write)
     table[i.address] = passes, extra
 
 
