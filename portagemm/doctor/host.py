@@ -192,7 +192,7 @@ class Host:
         else:
             result = self._recorded_stat(path, found)
         if self.recorder is not None:
-            self.recorder.stat(self._stored(path) if follow else path, result)
+            self.recorder.stat(self._stored(path) if follow else self._stored_link(path), result)
             self._note_links(path)
         return result
 
@@ -240,7 +240,8 @@ class Host:
         except (OSError, ValueError):
             return None
         if self.recorder is not None:
-            self.recorder.link(path, target)
+            self.recorder.link(self._stored_link(path), target)
+            self._note_links(path)
         return target
 
     def realpath(self, path: str) -> str:
@@ -342,7 +343,7 @@ class Host:
         else:
             trial = live.try_folder(folder)
         if self.recorder is not None:
-            self.recorder.write(folder, trial.errno)
+            self.recorder.write(self._stored(folder), trial.errno)
         return trial
 
     def which(self, name: str) -> str | None:
@@ -533,6 +534,11 @@ class Host:
     def _stored(self, path: str) -> str:
         """Where a recording keeps a path: resolved, but /proc/self stays, whose number changes."""
         return path if path.startswith("/proc/self/") else self._resolved_path(path)
+
+    def _stored_link(self, path: str) -> str:
+        """`_stored` of a path that is itself not followed: its folder resolved, for nothing is kept below a link."""
+        folder, _, name = path.rstrip("/").rpartition("/")
+        return f"{self._stored(folder or '/').rstrip('/')}/{name}"
 
     def _note_links(self, path: str) -> None:
         """Record the links on the way to a path, so that it resolves in a replay."""

@@ -65,10 +65,13 @@ def unpack(machine: MachineFile, folder: Path) -> None:
         else:
             place.parent.mkdir(parents=True, exist_ok=True)
             place.touch()
-    for path, target in machine.links.items():  # last: no file is written through a link
+    for path in machine.links:  # all folders before the first link: nothing is ever made through one
+        _place(root, path).parent.mkdir(parents=True, exist_ok=True)
+    for path, target in machine.links.items():
         place = _place(root, path)
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if not place.is_symlink() and not place.exists():
+        if any(parent.is_symlink() for parent in place.parents if root in parent.parents):
+            raise MachineFileError(f"bad path {path!r}: it lies below a link")
+        if not os.path.lexists(place):
             place.symlink_to(target)
     write = {
         "nodes.json": machine.nodes,
@@ -90,7 +93,10 @@ def _place(root: Path, path: str) -> Path:
     parts = path.split("/")
     if not path.startswith("/") or ".." in parts or "\0" in path:
         raise MachineFileError(f"bad path {path!r}")
-    return root.joinpath(*[part for part in parts if part])
+    place = root.joinpath(*[part for part in parts if part])
+    if not place.is_relative_to(root):  # a drive letter on Windows
+        raise MachineFileError(f"bad path {path!r}")
+    return place
 
 
 def _read(path: Path, default: Any) -> Any:
