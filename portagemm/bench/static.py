@@ -22,7 +22,7 @@ from portagemm.hal import registry
 from portagemm.hal.board import board_for
 from portagemm.hal.compiler import CompileOptions
 from portagemm.hal.dtypes import BY_NAME
-from portagemm.hal.errors import CompileError, UnsupportedError
+from portagemm.hal.errors import CompileError, ProfileError, UnsupportedError
 from portagemm.hal.profile import ArchProfile
 from portagemm.kernel_config import ATOMS, KernelConfig
 from portagemm.plan import GemmPlan
@@ -283,6 +283,11 @@ def row(
     m, n, k = shape
     flops, traffic = 2 * m * n * k, (m * k + n * k) * size + m * n * BY_NAME[kernel.d].bytes
     peak = board.peak_flops.get(kernel.a.dtype, 0.0)
+    if not (peak and board.memory_bandwidth):
+        raise ProfileError(
+            f"profile {profile.name}: board {board.name!r} lacks the peak rate of {kernel.a.dtype} or the memory "
+            f"bandwidth; allowed: both, since the bound is made of them"
+        )
     seconds = {"matrix unit": flops / peak, "memory": traffic / board.memory_bandwidth}
     bound = max(seconds, key=lambda name: seconds[name])
     return Row(

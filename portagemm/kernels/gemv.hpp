@@ -63,6 +63,7 @@ struct gemv_lane {
     const element* column[tile::wave_n];
     const i64 step_a;
     f32 sum[tile::m][tile::wave_n][ways];
+    f32 folded[tile::m][tile::wave_n];  // of the chunks before, where a lane has all of K to itself
 
     PG_DEVICE gemv_lane(const gemm_params& p, const work& w, i32 wave) : step_a(p.a.col) {
         const element* a = static_cast<const element*>(p.a.ptr) + batch_offset(p.a, p, w.batch);
@@ -79,6 +80,7 @@ struct gemv_lane {
             for (i32 c = 0; c < tile::wave_n; c++) {
                 PG_UNROLL
                 for (i32 i = 0; i < ways; i++) sum[r][c][i] = 0.0f;
+                folded[r][c] = 0.0f;
             }
         }
     }
@@ -135,7 +137,20 @@ struct gemv_lane {
         f32 x = sum[r][c][0];
         PG_UNROLL
         for (i32 i = 1; i < ways; i++) x += sum[r][c][i];
-        return x;
+        return folded[r][c] + x;
+    }
+
+    // Sums start anew: rounding errors of equal sign grow with the number of folds, not with K.
+    PG_DEVICE void fold() {
+        PG_UNROLL
+        for (i32 r = 0; r < tile::m; r++) {
+            PG_UNROLL
+            for (i32 c = 0; c < tile::wave_n; c++) {
+                folded[r][c] = total(r, c);
+                PG_UNROLL
+                for (i32 i = 0; i < ways; i++) sum[r][c][i] = 0.0f;
+            }
+        }
     }
 };
 
@@ -155,9 +170,13 @@ PG_DEVICE void gemv(const gemv_args& args) {
         gemv_lane<Config> mine(p, w, wave);
         constexpr i32 step = tile::terms * tile::vector;
         i32 k = w.k_begin + lane * tile::vector;
+        [[maybe_unused]] i32 turns = 0;
         PG_ROLLED
         for (; w.k_end - k >= (tile::unroll - 1) * step + tile::vector; k += tile::unroll * step) {
             mine.template chunks<tile::unroll>(k, step);
+            if constexpr (vendor::wave_size == 1) {
+                if (++turns % 64 == 0) mine.fold();
+            }
         }
         if constexpr (tile::unroll > 1) {
             PG_ROLLED

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
+import portagemm
 from portagemm import testing
 from portagemm.hal.device import Device
 
@@ -56,3 +58,14 @@ def test_the_list_covers_what_it_must() -> None:
     assert {c.dtype for c in every} == {"fp16", "bf16", "fp32"}
     assert {c.activation for c in every} == {"none", "relu", "gelu", "gelu_tanh", "silu"}
     assert any(c.shape[0] > 65535 for c in every if len(c.shape) > 2)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(64, 64, 4096), (64, 64, 50000), (1, 300, 50000), (3, 5, 70000)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_rounding_errors_of_one_sign_do_not_add_up(m: int, n: int, k: int, transposed: bool) -> None:
+    """All products alike: in one long fp32 sum their errors have one sign, and leave T16 from K = 1024 on."""
+    a = torch.full((m, k), 0.1)
+    b = torch.full((n, k), 0.3).T if transposed else torch.full((k, n), 0.3)
+    bound = 2.0**-17 * a.double().norm(dim=1)[:, None] * b.double().norm(dim=0)[None, :]
+    difference = (portagemm.matmul(a, b, fallback="error").double() - a.double() @ b.double()).abs()
+    assert bool((difference <= bound).all()), float((difference / bound).max())

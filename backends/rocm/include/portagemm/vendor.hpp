@@ -134,8 +134,9 @@ PG_HD constexpr bool widens_to_block(int scope) { return scope == 1; }
 
 // The fences order LDS; s_barrier (CDNA2 ISA, 4.3) counts waves and orders nothing. Kernels hand nothing from wave to wave
 // in global memory. NOTE: where a block runs on two compute units (gfx10 and up), a fence for all of memory would wait for
-// every load in flight, the next tile's too; compilers from LLVM 19 on can be told (LLVM, AMDGPU usage: amdgpu-synchronize-as).
-#if __clang_major__ >= 19
+// every load in flight, the next tile's too; compilers from LLVM 19.1 on can be told (LLVM, AMDGPU usage: amdgpu-synchronize-as).
+// 19.0 is a snapshot that may be older than that.
+#if __clang_major__ * 100 + __clang_minor__ >= 1901
 #define PG_ORDER_LDS , "local"
 #else
 #define PG_ORDER_LDS
