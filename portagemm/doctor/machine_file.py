@@ -19,6 +19,13 @@ MAGIC = "portagemm-machine 1"
 
 _SPACE_KEYS = ("total", "free", "inodes", "free_inodes")
 _SHORT = 200
+#: Bytes of a bundle; the largest that was seen has about one MiB.
+_LARGEST = 64 << 20
+#: Paths that one pattern may stand for, and all of a file together.
+_MOST_PATHS = 100_000
+_DEEPEST = 8
+#: Characters of a pattern with braces.
+_LONGEST = 4096
 
 
 class MachineFileError(ValueError):
@@ -47,6 +54,15 @@ class MachineFile:
     commands: list[dict[str, Any]] = field(default_factory=list)
     probes: list[dict[str, Any]] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    _expanded: int = field(default=0, compare=False, repr=False)
+
+    def expand(self, pattern: str) -> list[str]:
+        """`expand`, for a file that may hold so many paths in all. Raises MachineFileError beyond."""
+        found = expand(pattern)
+        self._expanded += len(found)
+        if self._expanded > _MOST_PATHS:
+            raise MachineFileError(f"more than {_MOST_PATHS} paths in all")
+        return found
 
     def remove(self, path: str) -> None:
         """Forget a path and everything below it."""
@@ -75,7 +91,20 @@ def load(path: Path) -> MachineFile:
     return parse(path.read_text("utf-8"), include)
 
 
-def _parse_into(machine: MachineFile, text: str, include: Callable[[str], str] | None) -> None:
+def load_bundle(path: Path) -> MachineFile:
+    """Read a bundle from disk: from anybody, so it may not include files. Bytes that are no UTF-8 are those of
+    variables and paths, as `os.fsdecode` keeps them. Raises OSError, MachineFileError."""
+    if not path.is_dir() and not path.is_file():  # a pipe would be waited for, a device read for ever
+        path.stat()
+        raise MachineFileError("no regular file")
+    if path.is_file() and path.stat().st_size > _LARGEST:
+        raise MachineFileError(f"larger than {_LARGEST >> 20} MiB")
+    return parse(path.read_text("utf-8", "surrogateescape"))
+
+
+def _parse_into(
+    machine: MachineFile, text: str, include: Callable[[str], str] | None, depth: int = 0
+) -> None:
     last: dict[str, Any] = {}
     for number, head, lines in _sections(text):
         word, _, rest = head.partition(" ")
@@ -84,8 +113,10 @@ def _parse_into(machine: MachineFile, text: str, include: Callable[[str], str] |
             if word == "include":
                 if include is None:
                     raise MachineFileError("a bundle may not include other files")
+                if depth >= _DEEPEST:
+                    raise MachineFileError(f"{rest} is included {depth} deep; does it include itself?")
                 notes = dict(machine.notes)  # what is said about another machine is not said about this one
-                _parse_into(machine, include(rest), include)
+                _parse_into(machine, include(rest), include, depth + 1)
                 machine.notes = notes
             elif word in ("command", "probe"):
                 last = _outcome(machine, word, rest, lines)
@@ -98,7 +129,11 @@ def _parse_into(machine: MachineFile, text: str, include: Callable[[str], str] |
                     )
             else:
                 _section(machine, word, rest, lines)
-        except (ValueError, KeyError, IndexError, OSError) as error:
+        except MachineFileError as error:
+            raise MachineFileError(
+                str(error) if ", section " in str(error) else f"line {number}: {error}"
+            ) from None
+        except (ValueError, KeyError, IndexError, OSError, TypeError, RecursionError) as error:
             raise MachineFileError(f"line {number}, section {word!r}: {error}") from None
 
 
@@ -137,9 +172,9 @@ def _outcome(machine: MachineFile, word: str, rest: str, lines: list[str]) -> di
 def _section(machine: MachineFile, word: str, rest: str, lines: list[str]) -> None:
     listed = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if word == "file":
-        machine.files[rest] = _joined(lines).encode()
+        machine.files[rest] = _joined(lines).encode("utf-8", "surrogateescape")
     elif word == "file-without-newline":
-        machine.files[rest] = "\n".join(lines).encode()
+        machine.files[rest] = "\n".join(lines).encode("utf-8", "surrogateescape")
     elif word == "file-base64":
         machine.files[rest] = base64.b64decode("".join(lines))
     elif word == "values":
@@ -147,11 +182,11 @@ def _section(machine: MachineFile, word: str, rest: str, lines: list[str]) -> No
             path, separator, value = line.partition(" = ")
             if not separator:
                 path, separator, value = line.rstrip(" =").strip(), "=", ""
-            for name in expand(path):
-                machine.files[name] = (value + "\n").encode()
+            for name in machine.expand(path):
+                machine.files[name] = (value + "\n").encode("utf-8", "surrogateescape")
     elif word == "empty":
         for line in listed:
-            for name in expand(line):
+            for name in machine.expand(line):
                 if name.endswith("/"):
                     machine.folders.add(name.rstrip("/") or "/")
                 else:
@@ -159,12 +194,13 @@ def _section(machine: MachineFile, word: str, rest: str, lines: list[str]) -> No
     elif word == "links":
         for line in listed:
             path, _, target = line.partition(" -> ")
-            for name, to in zip(expand(path), _repeated(expand(target), len(expand(path))), strict=True):
+            paths = machine.expand(path)
+            for name, to in zip(paths, _repeated(machine.expand(target), len(paths)), strict=True):
                 machine.links[name] = to
     elif word == "nodes":
         for line in listed:
             path, attributes = _node(line)
-            for name in expand(path):
+            for name in machine.expand(path):
                 machine.nodes[name] = {**machine.nodes.get(name, {}), **attributes}
     elif word == "env":
         for line in listed:
@@ -175,7 +211,7 @@ def _section(machine: MachineFile, word: str, rest: str, lines: list[str]) -> No
             machine.env.pop(line, None)
     elif word == "remove":
         for line in listed:
-            for name in expand(line):
+            for name in machine.expand(line):
                 machine.remove(name)
     elif word == "machine":
         for line in listed:
@@ -229,17 +265,25 @@ def _node(line: str) -> tuple[str, dict[str, Any]]:
 
 
 def expand(pattern: str) -> list[str]:
-    """``/dev/nvidia{0..3}`` and ``{a,b}`` as a shell expands them."""
-    found = re.search(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}", pattern)
-    if not found:
-        return [pattern]
-    span = re.fullmatch(r"(\d+)\.\.(\d+)", found[1])
-    parts = [str(n) for n in range(int(span[1]), int(span[2]) + 1)] if span else found[1].split(",")
-    return [
-        name
-        for part in parts
-        for name in expand(pattern[: found.start()] + part.strip() + pattern[found.end() :])
-    ]
+    """``/dev/nvidia{0..3}`` and ``{a,b}`` as a shell expands them. Raises MachineFileError beyond 100000 paths."""
+    if len(pattern) > _LONGEST and "{" in pattern:
+        raise MachineFileError(f"a pattern of {len(pattern)} characters")
+    waiting, done = [pattern], list[str]()
+    while waiting:
+        current = waiting.pop()
+        found = re.search(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}", current)
+        if not found:
+            done.append(current)
+            continue
+        span = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", found[1])
+        numbers = range(int(span[1]), int(span[2]) + 1) if span else range(0)
+        count = len(numbers) if span else found[1].count(",") + 1
+        if len(waiting) + len(done) + count > _MOST_PATHS:
+            raise MachineFileError(f"{pattern[:60]!r} stands for more than {_MOST_PATHS} paths")
+        parts = map(str, numbers) if span else found[1].split(",")
+        head, tail = current[: found.start()], current[found.end() :]
+        waiting += [f"{head}{part.strip()}{tail}" for part in parts][::-1]
+    return done
 
 
 def dump(machine: MachineFile) -> str:

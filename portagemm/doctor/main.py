@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import textwrap
@@ -18,7 +19,7 @@ from typing import IO, Any
 from portagemm.doctor.check import GROUPS, Check, Options, all_checks
 from portagemm.doctor.host import Host
 from portagemm.doctor.identity import identity
-from portagemm.doctor.machine_file import MachineFileError, dump, load
+from portagemm.doctor.machine_file import MachineFileError, dump, load_bundle
 from portagemm.doctor.record import Recorder
 from portagemm.doctor.redact import Redactor
 from portagemm.doctor.render import Style, human, markdown
@@ -223,9 +224,7 @@ def _examine(host: Host, options: argparse.Namespace, out: _Output) -> int:
                 "--save-bundle records this machine; it does not go with --root or --from-bundle"
             )
         machine = host.recorder.finish(host)
-        Path(options.save_bundle).write_text(
-            dump(redactor.machine(machine) if redactor else machine), "utf-8", "surrogateescape"
-        )
+        _write_private(options.save_bundle, dump(redactor.machine(machine) if redactor else machine))
     if options.cluster:
         from portagemm.doctor import cluster
 
@@ -241,6 +240,15 @@ def _examine(host: Host, options: argparse.Namespace, out: _Output) -> int:
             return code
         return _deliver(whole.document(), whole.exit_code, options, out)
     return _deliver(_redacted(document, redactor), code, options, out)
+
+
+def _write_private(name: str, text: str) -> None:
+    """A new or emptied file that its owner alone may read, even where redaction missed something."""
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        if hasattr(os, "fchmod") and stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+        file.write(text)
 
 
 @contextlib.contextmanager
@@ -294,9 +302,9 @@ def _host(options: argparse.Namespace) -> Iterator[Host]:
         yield open_tree(options.root)
     elif options.from_bundle:
         try:
-            machine = load(Path(options.from_bundle))
-        except UnicodeDecodeError:
-            raise UsageError(f"{options.from_bundle} is no bundle: it is not text") from None
+            machine = load_bundle(Path(options.from_bundle))
+        except MachineFileError as error:
+            raise UsageError(f"{options.from_bundle}: {error}") from None
         with tempfile.TemporaryDirectory(prefix="portagemm-doctor-") as folder:
             yield open_machine(machine, Path(folder))
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from portagemm.doctor.host import Host
-from portagemm.doctor.machine_file import MachineFileError, dump, parse
+from portagemm.doctor.machine_file import MachineFileError, dump, expand, load, load_bundle, parse
+from portagemm.doctor.main import main
 from portagemm.doctor.record import Recorder
 from portagemm.doctor.replay import open_machine, unpack
 
@@ -68,3 +70,75 @@ def test_links_below_links_are_recorded_where_they_lie(tmp_path: Path) -> None:
     }
     again = open_machine(parse(dump(recorder.finish(host))), tmp_path / "again")
     assert again.readlink("/class/card0/driver") == "../../drivers/amdgpu"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("--- empty\n/a{0..30000000}", "more than"),
+        ("--- empty\n/{0..999}{0..999}{0..999}", "more than"),
+        (
+            "--- values\n/{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b} = 1",
+            "more",
+        ),
+        ("--- nodes\n" + "/x{0..9999} file 644 0 0\n" * 20, "more than"),
+        ("--- empty\n/{" + "," * 100_000, "a pattern of"),
+        ("--- include /etc/hostname", "may not include"),
+        ("--- include bundle.txt", "may not include"),
+    ],
+)
+def test_a_bundle_that_would_grow_without_end(
+    body: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bundle.txt").write_text(bundle(body))
+    start = time.monotonic()
+    assert main(["--from-bundle", str(tmp_path / "bundle.txt"), "-q"]) == 2
+    error = capsys.readouterr().err
+    assert why in error and "bundle.txt" in error and error.count("\n") == 1
+    assert time.monotonic() - start < 5
+
+
+def test_a_file_that_includes_itself(tmp_path: Path) -> None:
+    (tmp_path / "self.machine").write_text(bundle("--- include self.machine"))
+    with pytest.raises(MachineFileError, match="include itself"):
+        load(tmp_path / "self.machine")
+
+
+def test_a_bundle_is_a_regular_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for name in (str(tmp_path / "pipe"), "/dev/zero"):
+        assert main(["--from-bundle", name]) == 2
+        assert "no regular file" in capsys.readouterr().err
+
+
+def test_braces_expand_as_a_shell_does() -> None:
+    assert expand("/d{0..2}") == ["/d0", "/d1", "/d2"]
+    assert expand("/{a,b}/{1..2}") == ["/a/1", "/a/2", "/b/1", "/b/2"]
+    assert expand("/x{a{1,2},b}") == ["/xa1", "/xb", "/xa2", "/xb"]  # inner braces first
+    assert expand("/{}") == ["/{}"]
+
+
+# -- bytes that are no text ------------------------------------------------------------------------------
+
+
+def test_bytes_that_are_no_text_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value = os.fsdecode(b"/caf\xe9/lib")
+    monkeypatch.setenv("LD_LIBRARY_PATH", value)
+    path = tmp_path / "bundle.txt"
+    first = main(["--save-bundle", str(path), "--passive", "-q"])
+    assert load_bundle(path).env["LD_LIBRARY_PATH"] == value
+    assert path.stat().st_mode & 0o777 == 0o600
+    capsys.readouterr()
+    assert main(["--from-bundle", str(path), "--passive", "-q"]) == first
+    assert capsys.readouterr().err == ""
+
+
+def test_a_bundle_over_another_file_is_private_too(tmp_path: Path) -> None:
+    path = tmp_path / "bundle.txt"
+    path.write_text("older and longer than what comes now" * 10_000)
+    path.chmod(0o644)
+    main(["--save-bundle", str(path), "--passive", "-q", "--only", "platform.os"])
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text().startswith("portagemm-machine 1\n") and "older" not in path.read_text()
