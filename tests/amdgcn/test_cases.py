@@ -68,17 +68,35 @@ def test_case(profile: str, case: testing.Case, install: Install) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("profile", PROFILES)
 def test_every_tile_runs(profile: str, install: Install) -> None:
-    """Each tile of the profile is executed by some case, with K whole and in slices where it can be cut."""
+    """Each tile of the profile is executed by some case, exchanged ones with the operands exchanged."""
     from portagemm.hal.profile import get
 
     executed = {
-        (p.kernel.schedule, p.kernel.tile.atom, tuple(p.kernel.tile.block))
+        (p.kernel.schedule, p.kernel.tile.atom, tuple(p.kernel.tile.block), p.swap)
         for plans in choice.plan_list(profile).values()
         for p in plans
     }
     for schedule, tiles in get(profile).tiles.items():
         for tile in tiles:
-            assert (schedule, tile.atom, tuple(tile.block)) in executed, f"{schedule} {tile}"
+            assert (schedule, tile.atom, tuple(tile.block), tile.swap) in executed, f"{schedule} {tile}"
+
+
+#: Eight steps of 64 and a tail: every main loop goes round, with whole steps ahead of it and without.
+DEEP = testing.Case("deep", 128, 128, 520, "fp16", b=testing.COL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profile", PROFILES)
+def test_main_loops_go_round(profile: str, install: Install) -> None:
+    """Each tile with the matrix unit over a deep K; one of each main loop with waves one at a time, too."""
+    backend = install(profile)
+    found = testing.plans(DEEP, backend.device, every=True)
+    plans = [p for p in found if p.kernel.tile.atom != "fma" and p.slices == 1]
+    assert plans
+    card.build(choice.kernels_of(plans), profile)
+    _run(backend, DEEP, plans)
+    firsts = {p.kernel.schedule: p for p in reversed(plans)}
+    _run(install(profile, apart=True), DEEP, firsts.values())
 
 
 @pytest.mark.slow

@@ -196,20 +196,23 @@ class Machine:
 
     def _release(self, p: Program, waiting: list[Convoy], ended: int) -> None:
         """All waves that have not ended wait: open their barriers. Raises MissedBarrier."""
-        places: dict[int, set[int]] = {}
+        places: dict[tuple[int, int], set[int]] = {}
         arrived: Counter[int] = Counter()
         for c in waiting:
             for wave in range(c.low, c.high):
-                places.setdefault(wave // self._waves, set()).add(c.barrier)
-                arrived[wave // self._waves] += 1
+                group, local = divmod(wave, self._waves)
+                # Halves of a work-group that stagger their barriers wait at two places, each half at one.
+                half = local * 2 // self._waves if self.staggered_barriers else 0
+                places.setdefault((group, half), set()).add(c.barrier)
+                arrived[group] += 1
         for group, count in arrived.items():
-            where = ", ".join(f"{a:#x}" for a in sorted(places[group]))
+            where = ", ".join(sorted(f"{a:#x}" for (g, _), at in places.items() if g == group for a in at))
             if count != self._waves:
                 raise MissedBarrier(
                     f"{count} of {self._waves} waves of work-group {self._groups[group]} wait at {where}, "
                     "the others have ended"
                 )
-            if len(places[group]) > 1 and not self.staggered_barriers:
+            if any(len(at) > 1 for (g, _), at in places.items() if g == group):
                 raise MissedBarrier(f"waves of work-group {self._groups[group]} wait at {where}")
         waiting.sort(key=lambda c: c.low)
         for c in waiting:
