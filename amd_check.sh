@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # For the owner of an AMD GPU: everything this project wants to know from it, into one file to send back.
-#   ./amd_check.sh --quick     some minutes      ./amd_check.sh     an hour      --help: more
+#   ./amd_check.sh --quick     is everything right?      ./amd_check.sh     timings too      --help: more
 # Sets up .venv beside your own environment: a torch that sees the GPU is used as it is and never replaced.
 set -euo pipefail
 cd "$(dirname "$0")"
