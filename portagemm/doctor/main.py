@@ -20,6 +20,7 @@ from portagemm.doctor.check import GROUPS, Check, Options, all_checks
 from portagemm.doctor.host import Host
 from portagemm.doctor.identity import identity
 from portagemm.doctor.machine_file import MachineFileError, dump, load_bundle
+from portagemm.doctor.printable import printable, printable_json
 from portagemm.doctor.record import Recorder
 from portagemm.doctor.redact import Redactor
 from portagemm.doctor.render import Style, human, markdown
@@ -143,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _complain(text: str, code: int = 2) -> int:
     with contextlib.suppress(OSError, ValueError):
-        _Output(sys.stderr).write(f"portagemm doctor: {text}\n")
+        _Output(sys.stderr).write(f"portagemm doctor: {printable(text)}\n")
     return code
 
 
@@ -277,7 +278,7 @@ def _redacted(document: dict[str, Any], redactor: Redactor | None) -> dict[str, 
 
 def _deliver(document: dict[str, Any], code: int, options: argparse.Namespace, out: _Output) -> int:
     if options.json:
-        text = json.dumps(document, indent=2, ensure_ascii=not out.unicode) + "\n"
+        text = printable_json(json.dumps(document, indent=2, ensure_ascii=not out.unicode)) + "\n"
     elif options.markdown:
         text = markdown(document)
     else:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from portagemm.doctor.match import Match, find, read
+from portagemm.doctor.printable import printable
 
 
 def run(text_or_file: str, *, as_json: bool, write: Callable[[str], object]) -> int:
@@ -34,7 +35,7 @@ def run(text_or_file: str, *, as_json: bool, write: Callable[[str], object]) -> 
             re.fullmatch(r"[\w.~+-]*/[\w./~+-]+|[\w-]+\.(?:log|txt|out|err)", text_or_file)
             and text == text_or_file
         ):
-            write(f"There is no file {text_or_file} that can be read; it was taken as a text.\n")
+            write(f"There is no file {printable(text_or_file)} that can be read; it was taken as a text.\n")
         write(
             "No message in this text is known. Run `portagemm doctor` on the machine it comes from; it looks at"
             " causes, not at texts.\n"
@@ -62,7 +63,7 @@ def _plain(match: Match) -> dict[str, Any]:
 
 def _paragraph(match: Match) -> str:
     message = match.message
-    lines = [f"{message.id} ({match.confidence}), line {match.line}: {match.excerpt}", ""]
+    lines = [f"{message.id} ({match.confidence}), line {match.line}: {printable(match.excerpt)}", ""]
     lines += textwrap.wrap(message.means, 96, initial_indent="  ", subsequent_indent="  ")
     for item in message.remedies:
         marks = f" ({'; '.join(item.marks)})" if item.marks else ""

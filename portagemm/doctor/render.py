@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from portagemm.doctor.check import GROUPS
+from portagemm.doctor.printable import printable_document
 
 _MARKS = {"PASS": "✓", "INFO": "i", "WARN": "!", "FAIL": "✗", "SKIP": "–", "ERR": "?"}
 _PLAIN_MARKS = {"PASS": "+", "INFO": "i", "WARN": "!", "FAIL": "x", "SKIP": "-", "ERR": "?"}
@@ -45,7 +46,8 @@ class Style:
 
 
 def human(document: Mapping[str, Any], style: Style) -> str:
-    """The report as text."""
+    """The report as text. Control characters of the document are left out."""
+    document = printable_document(document)
     lines = [] if style.quiet else [style.paint(_headline(document), "1")]
     for group, checks in _groups(document["checks"], style):
         lines += ["", style.paint(GROUPS[group], "1")]
@@ -150,6 +152,7 @@ def _one_line(text: str) -> str:
 
 def markdown(document: Mapping[str, Any]) -> str:
     """The report for an issue tracker: the verdict, what is wrong, and everything else folded away."""
+    document = printable_document(document)
     machine, summary = document["machine"], document["summary"]
     lines = [f"**portagemm doctor {document['tool_version']}**: {summary['verdict']}", ""]
     facts = [

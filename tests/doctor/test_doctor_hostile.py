@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -142,3 +144,45 @@ def test_a_bundle_over_another_file_is_private_too(tmp_path: Path) -> None:
     main(["--save-bundle", str(path), "--passive", "-q", "--only", "platform.os"])
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.read_text().startswith("portagemm-machine 1\n") and "older" not in path.read_text()
+
+
+# -- texts that a terminal would obey --------------------------------------------------------------------
+
+ESCAPES = """\
+--- env
+CUDA_VISIBLE_DEVICES=\x1b]0;pwn\x07\x1b[2Jx
+HIP_VISIBLE_DEVICES=\x9b31m
+LD_LIBRARY_PATH=/a\x1b[5mx\x08\x7f
+--- machine
+uname = {"release":"6\\u001b[31m\\r\\u202e","node":"a\\u001b"}
+python = {"version":"3.11\\u001b[4m","executable":"/\\u001b[5mpy\\u009b"}
+--- empty
+/dev/nvidia0
+/dev/nvidiactl
+/dev/nvidia-uvm\x1b[2J
+--- file /proc/driver/nvidia/version
+NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.\x1b[31m54\x85 Thu
+"""
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+@pytest.mark.parametrize("form", ["--verbose", "--markdown", "--json", "--no-redact"])
+def test_no_control_characters_of_a_machine(
+    form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.txt").write_text(bundle(ESCAPES), "utf-8")
+    main(["--from-bundle", str(tmp_path / "b.txt"), form, *(["-v"] if form == "--no-redact" else [])])
+    out = capsys.readouterr().out
+    if form == "--json":
+        assert "\\u001b" in out and json.loads(out)["machine"]["kernel"].endswith("\u202e")
+        out = out.replace("\u202e", "")
+    assert not OBEYED.search(out), OBEYED.findall(out)
+    assert "nvidia" in out
+
+
+def test_no_control_characters_in_complaints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "b.txt").write_text(bundle("--- nodes\n/x file 644 0 0 \x1b[31mkey=1"), "utf-8")
+    assert main(["--from-bundle", str(tmp_path / "b.txt")]) == 2
+    assert not OBEYED.search(capsys.readouterr().err)
+    assert main(["--match-error", "\x9b31mCUDA error: unspecified \x9b2Jlaunch failure"]) in (0, 1)
+    assert not OBEYED.search(capsys.readouterr().out)
