@@ -23,6 +23,10 @@ from portagemm.doctor.identity import rank, world_size
 from portagemm.doctor.ranks import Ranks
 from portagemm.doctor.report import Report
 
+#: Ranks of one job; beyond, a variable is wrong.
+MOST_RANKS = 1_000_000
+MOST_SECONDS = 86400.0
+
 
 class ClusterError(OSError):
     """The ranks cannot be brought together; the message says what is missing."""
@@ -50,6 +54,12 @@ def gather_and_compare(
             "--cluster runs on every rank of a launcher: torchrun --nnodes N ... -m portagemm.doctor --cluster,"
             " or mpirun or srun in front of it; without one, use --json on each machine and --compare"
         )
+    if not 1 <= world <= MOST_RANKS:
+        raise ClusterError(f"the launcher's world size is {world}; it must be 1 to {MOST_RANKS}")
+    if not 0 <= position < world:
+        raise ClusterError(f"the launcher says rank {position} of {world}; ranks are 0 to {world - 1}")
+    if not 0 <= timeout <= MOST_SECONDS:  # not a number is neither
+        raise ClusterError(f"--cluster-timeout {timeout:g} is not within 0 to {MOST_SECONDS:g} seconds")
     if world == 1:
         return compare(Ranks((document,), 1), strict=strict)
     reports: list[Mapping[str, Any]] | None
@@ -142,8 +152,13 @@ def _over_store(
     waited = set(range(world))
     while waited:
         # asked, not waited for: a wait that times out breaks the connection for those that come after
-        came = [other for other in sorted(waited) if store.check([f"{base}/{other}"])]
-        for other in came:
+        came = 0
+        for other in sorted(waited):
+            if time.monotonic() > deadline:
+                break
+            if not store.check([f"{base}/{other}"]):
+                continue
+            came += 1
             waited.remove(other)
             received = json.loads(store.get(f"{base}/{other}"))
             if not problem(received):
@@ -188,23 +203,25 @@ def _over_files(
     started = document.get("created", "")
     deadline = time.monotonic() + timeout
     while True:
-        waited = [place / f"rank-{other}.json" for other in range(world)]
-        reports, unreadable = read_reports([str(path) for path in waited if _is_there(path)])
+        reports, unreadable = read_reports(_ranks_files(place, world))
         fresh = [
             report for report in reports if _not_before(str(report.get("created", "")), str(started), timeout)
         ]
         if (len(fresh) == world and not unreadable) or time.monotonic() > deadline:
             return fresh, unreadable
-        with contextlib.suppress(OSError):
-            os.listdir(place)  # noqa: PTH208 (makes NFS look again)
         time.sleep(0.2)
 
 
-def _is_there(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False
+def _ranks_files(place: Path, world: int) -> list[str]:
+    """The files of ranks that are there, by rank. The folder is listed, which also makes NFS look again: to ask for
+    each rank's file would take long in a large world."""
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(place):  # noqa: PTH208 (also undecodable names)
+            match = re.fullmatch(r"rank-(0|[1-9]\d{0,6})\.json", name)
+            if match and int(match[1]) < world and (place / name).is_file():
+                found.append((int(match[1]), str(place / name)))
+    return [path for _, path in sorted(found)]
 
 
 def _not_before(created: str, started: str, slack: float) -> bool:

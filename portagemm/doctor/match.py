@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TextIO
 
 from portagemm.doctor.cuda_codes import CUDA_CODES
 from portagemm.doctor.known import KnownMessage
@@ -28,6 +29,10 @@ MESSAGES: tuple[KnownMessage, ...] = NVIDIA + AMD + SYSTEM
 _HALF = 4 << 20
 #: Characters up to which a text is also read with what looks like prefixes.
 _SMALL = 1 << 16
+#: Characters of a line; a longer one is cut into several, for what looks at lines looks at all that follows.
+_LONG_LINE = 1 << 16
+#: Characters from the end of a line in which it is looked for a mark that it was cut off.
+_MARK = 200
 #: Lines that differ in digits alone are read so many times in a larger text.
 _ALIKE = 4
 
@@ -72,7 +77,7 @@ _PREFIX = re.compile(
     )""",
     re.VERBOSE,
 )
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07|[\x00-\x08\x0b-\x1f\x7f]")
+_COLOUR = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]{0,1000}\x07|[\x00-\x08\x0b-\x1f\x7f]")
 _CUT = re.compile(
     r"(?:\.{3,}|…|\[(?:truncated|snip|cut)\]|<truncated>|--More--)\s*[|│┃║]?\s*$", re.IGNORECASE
 )
@@ -137,7 +142,7 @@ class _Text:
         offset = 0
         seen: Counter[str] = Counter()
         large = len(self.original) > _SMALL
-        for line in self.original.splitlines(keepends=True):
+        for line in _lines(self.original):
             self.lines.append(offset)
             self.starts.append(len(self.positions))
             if large:  # a log of many megabytes says few things, often
@@ -148,8 +153,9 @@ class _Text:
                     self.cut.append(False)
                     offset += len(line)
                     continue
-            cut = _CUT.search(line)
-            end = cut.start() if cut else len(line.rstrip().rstrip("|│┃║"))
+            last = max(0, len(line) - _MARK)
+            cut = _CUT.search(line[last:])
+            end = last + cut.start() if cut else len(line.rstrip().rstrip("|│┃║"))
             begin = _after_prefixes(line) if prefixes else 0
             plain = _ESCAPED.sub("  ", line[begin:end])  # a log within JSON has its line breaks escaped
             for index, character in enumerate(plain):
@@ -169,6 +175,12 @@ class _Text:
         words = " ".join(self.original[first : last + 1].split())
         shown = words if len(words) <= 200 else words[:197] + "..."
         return shown, bisect_right(self.lines, first)
+
+
+def _lines(text: str) -> Iterator[str]:
+    for line in text.splitlines(keepends=True):
+        for begin in range(0, len(line), _LONG_LINE):
+            yield line[begin : begin + _LONG_LINE]
 
 
 def _after_prefixes(line: str) -> int:
@@ -279,7 +291,7 @@ def _cut_off(message: KnownMessage, text: _Text, shortest: dict[str, int]) -> It
                 # a phrase may run over several lines before it is cut
                 for end, cut in zip(text.ends[line : line + 4], text.cut[line : line + 4], strict=False):
                     enough = least if cut else max(least, half)
-                    if end - at >= enough and phrase.startswith(text.folded[at:end]):
+                    if enough <= end - at < len(phrase) and phrase.startswith(text.folded[at:end]):
                         yield at, end
                 at = text.folded.find(head, at + 1)
         tail = max(16, (3 * len(phrase)) // 5)
@@ -305,6 +317,25 @@ def read(text_or_file: str) -> str:
                 data += b"\n" + file.read(_HALF)
     except (OSError, ValueError):
         return text_or_file
+    return _decoded(data)
+
+
+def read_stream(stream: TextIO | None) -> str:
+    """What a stream holds; of a very long one the beginning and the end. None, or a closed one, holds nothing."""
+    if stream is None:
+        return ""
+    source = getattr(stream, "buffer", stream)
+    try:
+        first = source.read(_HALF)
+        last = first[:0]
+        while piece := source.read(1 << 20):
+            last = (last + piece)[-_HALF:]
+    except (OSError, ValueError):  # closed, or a folder
+        return ""
+    return first + last if isinstance(first, str) else _decoded(first + last)
+
+
+def _decoded(data: bytes) -> str:
     if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # PowerShell's redirection
         return data.decode("utf-16", "replace")
     return data.decode("utf-8", "replace")

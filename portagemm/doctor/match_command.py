@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from portagemm.doctor.match import Match, find, read
+from portagemm.doctor.match import Match, find, read, read_stream
 from portagemm.doctor.printable import printable
 
 
@@ -19,8 +19,7 @@ def run(text_or_file: str, *, as_json: bool, write: Callable[[str], object]) -> 
     Returns 0 if a message is known, 1 if none is.
     """
     if text_or_file == "-":
-        stream = getattr(sys.stdin, "buffer", None)
-        text = stream.read().decode("utf-8", "replace") if stream is not None else sys.stdin.read()
+        text = read_stream(sys.stdin)
     else:
         text = read(text_or_file)
     found = find(text)

@@ -112,8 +112,8 @@ SYSTEM: tuple[Known, ...] = (
         phrases=("failed to map segment from shared object",),
         patterns=(
             r"failed to map segment",
-            r"\.so[\w.]*:.{0,20}(?:abbilden|mapper|mappe|asignar|отображ).{0,30}(?:segment|shared|objet|objeto)",
-            r"\.so[\w.]*: .{0,60}segment.{0,60}(?:operation not permitted|EPERM|vorgang nicht|opération non)",
+            r"\.so[\w.]{0,40}:.{0,20}(?:abbilden|mapper|mappe|asignar|отображ).{0,30}(?:segment|shared|objet|objeto)",
+            r"\.so[\w.]{0,40}: .{0,60}segment.{0,60}(?:operation not permitted|EPERM|vorgang nicht|opération non)",
         ),
         checks=("cache.noexec",),
         sources=("pytorch/pytorch#91005", "pytorch/pytorch#123054"),

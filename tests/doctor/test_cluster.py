@@ -348,6 +348,36 @@ def test_broken_torch_is_not_imported_here() -> None:
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    ("rank", "world", "words"),
+    [
+        ("0", "2000000000", "world size is 2000000000"),
+        ("0", "0", "world size is 0"),
+        ("0", "-2", "world size is -2"),
+        ("7", "4", "rank 7 of 4"),
+        ("-1", "4", "rank -1 of 4"),
+    ],
+)
+def test_what_no_launcher_says(rank: str, world: str, words: str, tmp_path: Path) -> None:
+    host = Host("/nonexistent", {"RANK": rank, "WORLD_SIZE": world})
+    with pytest.raises(ClusterError, match=words):
+        gather_and_compare(report(0), host, folder=str(tmp_path), timeout=0.3, strict=False)
+    with pytest.raises(ClusterError, match="timeout"):
+        gather_and_compare(
+            report(0), Host("/nonexistent", _env(0)), folder=str(tmp_path), timeout=float("nan"), strict=False
+        )
+
+
+@pytest.mark.quick
+def test_a_large_world_ends_in_time(tmp_path: Path) -> None:
+    host = Host("/nonexistent", {"RANK": "0", "WORLD_SIZE": "1000000", "SLURM_JOB_ID": "77"})
+    start = time.monotonic()
+    result = gather_and_compare(report(0), host, folder=str(tmp_path), timeout=0.3, strict=False)
+    assert result is not None and result.exit_code == 1
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.quick
 def test_exchange_by_files(tmp_path: Path) -> None:
     """Rank 0 comes last here; a file of another job and one that a crashed job left do not count."""
     old = report(2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,44 @@ def test_every_message_prints(capsys: pytest.CaptureFixture[str]) -> None:
         for remedy in message.remedies:
             assert remedy.command in out, message.id
         assert all(source in out for source in message.sources)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["libcuda.so.1", "\x1b]", "cudaMalloc(", "cuda error ", ".", "[", "no kernel image is avail", "1: "],
+)
+def test_one_very_long_line(piece: str) -> None:
+    """It is looked at as lines of 64 KiB, and takes no longer than so many lines would."""
+    start = time.process_time()
+    match.find(piece * (100_000 // len(piece)) + " CUDA error: unspecified launch fail")
+    assert time.process_time() - start < 5
+
+
+def test_the_end_of_a_long_line_is_seen() -> None:
+    found = match.find("x " * 100_000 + "CUDA error: unspecified launch failure")
+    assert found and found[0].line > 1
+
+
+def test_endless_and_closed_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a long input its beginning and its end are kept, as of a file."""
+
+    class Long(io.RawIOBase):
+        left = 24
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, place: memoryview) -> int:  # type: ignore[override]
+            self.left -= 1
+            place[:] = b"\n" * len(place)
+            return len(place) if self.left > 0 else 0
+
+    stream = io.TextIOWrapper(io.BufferedReader(Long(), 1 << 20), "utf-8")
+    assert len(match.read_stream(stream)) == 8 << 20
+    closed = io.TextIOWrapper(io.BytesIO(b""), "utf-8")
+    closed.close()
+    for nothing in (None, closed):
+        monkeypatch.setattr("sys.stdin", nothing)
+        assert run("--match-error", "-", capsys=capsys)[0] == 1
