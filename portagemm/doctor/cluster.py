@@ -20,11 +20,9 @@ from typing import Any
 from portagemm.doctor.compare import compare, problem, read_reports
 from portagemm.doctor.host import Host
 from portagemm.doctor.identity import rank, world_size
-from portagemm.doctor.ranks import Ranks
+from portagemm.doctor.ranks import MOST_RANKS, Ranks
 from portagemm.doctor.report import Report
 
-#: Ranks of one job; beyond, a variable is wrong.
-MOST_RANKS = 1_000_000
 MOST_SECONDS = 86400.0
 
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from portagemm.doctor.check import Result, Status, all_checks
-from portagemm.doctor.ranks import Ranks
+from portagemm.doctor.ranks import MOST_RANKS, Ranks
 from portagemm.doctor.report import SCHEMA, SCHEMA_VERSION, Report
 from portagemm.doctor.runner import Outcome
+
+#: Levels of a report; its own schema has about eight.
+_DEEPEST = 64
 
 
 def problem(document: object) -> str:
@@ -23,20 +27,56 @@ def problem(document: object) -> str:
         return "itself a comparison"
     if not isinstance(document.get("machine"), dict) or not isinstance(document.get("checks"), list):
         return "incomplete"
+    return _wrong_field(document) or ("nested too deeply" if _deeper(document, _DEEPEST) else "")
+
+
+def _wrong_field(document: Mapping[str, Any]) -> str:
+    """Which field holds what no report does; "" if none. Checks of reports rely on these alone."""
+    machine = document["machine"]
+    for name, least in (("rank", 0), ("local_rank", 0), ("world_size", 1)):
+        value = machine.get(name)
+        if value is not None and (type(value) is not int or not least <= value <= MOST_RANKS):
+            return f"wrong: its {name} is {str(value)[:40]!r}"
+    if not isinstance(machine.get("host", ""), str):
+        return "wrong: its host is no text"
+    for entry in document["checks"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+            return "wrong: one of its checks has no id"
+        if not isinstance(entry.get("data", {}), dict):
+            return f"wrong: the data of {entry['id'][:60]} is no object"
     return ""
+
+
+def _deeper(value: object, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    items = value.values() if isinstance(value, dict) else value
+    return levels == 0 or any(_deeper(item, levels - 1) for item in items)
 
 
 def read_reports(files: Sequence[str]) -> tuple[list[Mapping[str, Any]], dict[str, str]]:
     """(reports, file -> why it cannot be used). A folder stands for its *.json. Never raises."""
     reports: list[Mapping[str, Any]] = []
     unreadable: dict[str, str] = {}
+    seen: set[str] = set()
     for name in files:
         path = Path(name)
         for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+            real = os.path.realpath(file)
+            if real in seen:
+                unreadable[str(file)] = "given twice"
+                continue
+            seen.add(real)
             try:
+                if file.exists() and not file.is_file():  # a pipe would be waited for
+                    unreadable[str(file)] = "no regular file"
+                    continue
                 document = json.loads(file.read_text("utf-8"))
             except OSError as error:
                 unreadable[str(file)] = error.strerror or str(error)
+                continue
+            except RecursionError:
+                unreadable[str(file)] = "nested too deeply"
                 continue
             except ValueError:
                 unreadable[str(file)] = "not JSON, or cut off"

@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+#: Ranks of one job; beyond, a variable is wrong.
+MOST_RANKS = 1_000_000
+
 
 @dataclass(frozen=True)
 class Ranks:

@@ -58,6 +58,9 @@ class Report:
         if self.subject == "cluster":
             if failed:
                 return f"The ranks do not fit together: {_count(len(failed), 'problem')} to fix."
+            if broken:
+                ids = ", ".join(outcome.check.id for outcome in broken)
+                return f"No verdict: {ids} could not be carried out."
             return "The ranks fit together" + (f", with {_count(len(warned), 'warning')}." if warned else ".")
         gpu = _data(self.outcomes, "platform.gpu", "kinds") or []
         names = {"nvidia": "NVIDIA", "amd": "AMD"}

@@ -294,6 +294,65 @@ def test_files_that_are_no_reports(tmp_path: Path) -> None:
         assert result.exit_code == 1
 
 
+def _nested(levels: int) -> str:
+    return json.dumps({**reports()[0], "more": 0})[:-2] + "[" * levels + "]" * levels + "}"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (_nested(100), "nested too deeply"),
+        (_nested(100_000), "nested too deeply"),
+        ("[" * 100_000, "nested too deeply"),
+        ({"world_size": "many"}, "its world_size is 'many'"),
+        ({"world_size": [1]}, "its world_size is '[1]'"),
+        ({"world_size": 2_000_000_000}, "its world_size is '2000000000'"),
+        ({"rank": True}, "its rank is 'True'"),
+        ({"rank": -1}, "its rank is '-1'"),
+        ({"host": 3}, "host is no text"),
+    ],
+)
+def test_one_wrong_report_is_named(text: str | dict[str, Any], why: str, tmp_path: Path) -> None:
+    for number, one in enumerate(reports()[1:]):
+        (tmp_path / f"{number}.json").write_text(json.dumps(one))
+    if isinstance(text, dict):
+        one = reports()[0]
+        one["machine"] = {**one["machine"], **text}
+        text = json.dumps(one)
+    (tmp_path / "bad.json").write_text(text)
+    result = compare_files([str(tmp_path)])
+    missing = next(o.result for o in result.outcomes if o.check.id == "cluster.missing-rank")
+    assert missing.status is Status.FAIL and "bad.json" in missing.message and why in missing.message
+    assert not result.of(Status.ERR)
+
+
+@pytest.mark.quick
+def test_checks_that_are_none(tmp_path: Path) -> None:
+    for checks in ([3], [{"id": 3}], [{"id": "cluster.facts", "data": [1]}]):
+        (tmp_path / "bad.json").write_text(json.dumps({**reports()[0], "checks": checks}))
+        result = compare_files([str(tmp_path)])
+        assert "wrong:" in result.outcomes[0].result.message or "wrong:" in str(result.outcomes)
+
+
+@pytest.mark.quick
+def test_a_report_given_twice(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(reports()[0]))
+    result = compare_files([str(tmp_path / "a.json"), f"{tmp_path}/./a.json"])
+    missing = next(o.result for o in result.outcomes if o.check.id == "cluster.missing-rank")
+    assert missing.status is Status.FAIL and "given twice" in missing.message
+
+
+@pytest.mark.quick
+def test_no_verdict_over_what_could_not_be_compared() -> None:
+    ranks = reports()
+    facts(ranks[0])["gpus"] = 3
+    result = compare(Ranks(tuple(ranks), WORLD))
+    assert result.of(Status.ERR) and not result.of(Status.FAIL)
+    assert "fit together" not in result.verdict and "cluster.gpu could not be" in result.verdict
+    assert result.exit_code == 1
+
+
 @pytest.mark.quick
 def test_warnings_fail_only_when_strict(tmp_path: Path) -> None:
     ranks = reports()
