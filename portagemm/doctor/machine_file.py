@@ -216,7 +216,10 @@ def _section(machine: MachineFile, word: str, rest: str, lines: list[str]) -> No
     elif word == "machine":
         for line in listed:
             key, _, value = line.partition(" = ")
-            machine.machine[key] = {**machine.machine.get(key, {}), **json.loads(value)}
+            given = json.loads(value)
+            if not isinstance(given, dict):
+                raise MachineFileError(f"{key} is {str(given)[:40]!r}, no object")
+            machine.machine[key] = {**machine.machine.get(key, {}), **given}
     else:
         machine.notes[head_word(word, rest)] = _joined(lines)
 

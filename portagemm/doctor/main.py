@@ -21,6 +21,7 @@ from portagemm.doctor.host import Host
 from portagemm.doctor.identity import identity
 from portagemm.doctor.machine_file import MachineFileError, dump, load_bundle
 from portagemm.doctor.printable import printable, printable_json
+from portagemm.doctor.ranks import MOST_RANKS
 from portagemm.doctor.record import Recorder
 from portagemm.doctor.redact import Redactor
 from portagemm.doctor.render import Style, human, markdown
@@ -133,6 +134,8 @@ def main(arguments: Sequence[str]) -> int:
         return _complain("interrupted", 130)
     except OSError as error:
         return _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "))
+    except RecursionError:
+        return _complain("what was given is nested too deeply")
     except Exception as error:
         if os.environ.get("PORTAGEMM_DOCTOR_DEBUG"):
             raise
@@ -183,11 +186,27 @@ class _Output:
             self._stream.write(text.encode(self.encoding, "backslashreplace").decode(self.encoding))
 
 
+def _check_values(options: argparse.Namespace) -> None:
+    """Raises UsageError for values that argparse takes and nobody means: an unset variable of a script, mostly."""
+    for name in ("explain", "root", "from_bundle", "save_bundle", "output", "cluster_dir"):
+        if getattr(options, name) == "":
+            raise UsageError(f"--{name.replace('_', '-')} is empty")
+    for name in ("only", "skip"):
+        if getattr(options, name) and not _split(getattr(options, name)):
+            raise UsageError(f"--{name} is empty")
+    for name in (*(options.compare or ()), options.root, options.from_bundle, options.explain):
+        if name is not None and (not name or "\0" in name):
+            raise UsageError("--compare has an empty name" if not name else "a name holds a NUL")
+    if options.expect_ranks is not None and not 1 <= options.expect_ranks <= MOST_RANKS:
+        raise UsageError(f"--expect-ranks {options.expect_ranks} is not within 1 to {MOST_RANKS}")
+
+
 def _run(options: argparse.Namespace, out: _Output) -> int:
+    _check_values(options)
     if options.list_checks:
         out.write(_listing_json(all_checks()) if options.json else _listing(all_checks()))
         return 0
-    if options.explain:
+    if options.explain is not None:
         out.write(explain(options.explain))
         return 0
     if options.json_schema:
@@ -307,7 +326,13 @@ def _host(options: argparse.Namespace) -> Iterator[Host]:
         except MachineFileError as error:
             raise UsageError(f"{options.from_bundle}: {error}") from None
         with tempfile.TemporaryDirectory(prefix="portagemm-doctor-") as folder:
-            yield open_machine(machine, Path(folder))
+            try:
+                opened = open_machine(machine, Path(folder))
+            except MachineFileError as error:
+                raise UsageError(str(error).replace(folder, options.from_bundle)) from None
+            except OSError as error:
+                raise UsageError(f"{options.from_bundle}: {error.strerror or error}") from None
+            yield opened
     else:
         yield Host(recorder=Recorder() if options.save_bundle else None)
 

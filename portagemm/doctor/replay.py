@@ -29,16 +29,20 @@ def open_tree(folder: str | os.PathLike[str], **more: Any) -> Host:
         return Host(base, {}, recorded=Recorded(), **more)
     try:
         machine = _read(base / "machine.json", {})
+        _typed("machine", machine, {"user": dict, "uname": dict, "python": dict, "limits": dict, "env": dict})
+        _typed("env", machine.get("env", {}), dict.fromkeys(machine.get("env", {}), str))
         recorded = Recorded(
-            nodes=_read(base / "nodes.json", {}),
+            nodes=_nodes(_read(base / "nodes.json", {})),
             user=_user(machine.get("user", {})),
             uname=_uname(machine.get("uname", {})),
             python=_python(machine.get("python", {})),
-            limits={name: (pair[0], pair[1]) for name, pair in machine.get("limits", {}).items()},
+            limits={name: (int(pair[0]), int(pair[1])) for name, pair in machine.get("limits", {}).items()},
             commands={tuple(item["argv"]): _command(item) for item in _read(base / "commands.json", [])},
             probes={item["key"]: _child(item) for item in _read(base / "probes.json", [])},
         )
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except MachineFileError as error:
+        raise MachineFileError(f"{base}: {error}") from None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
         raise MachineFileError(f"{base}: {type(error).__name__}: {error}") from None
     return Host(base / "root", machine.get("env", {}), recorded=recorded, **more)
 
@@ -103,7 +107,47 @@ def _read(path: Path, default: Any) -> Any:
     return json.loads(path.read_text("utf-8")) if path.exists() else default
 
 
+def _typed(what: str, values: object, types: Mapping[str, type]) -> None:
+    """Raises MachineFileError where a value is not of the type that its name has."""
+    if not isinstance(values, dict):
+        raise MachineFileError(f"{what} is no object")
+    for name, kind in types.items():
+        if name in values and not (
+            isinstance(values[name], kind) and (kind is bool or not isinstance(values[name], bool))
+        ):
+            raise MachineFileError(
+                f"{name} of {what} is {str(values[name])[:40]!r}, not of type {kind.__name__}"
+            )
+
+
+_NODE = {
+    "kind": str,
+    "mode": int,
+    "uid": int,
+    "gid": int,
+    "size": int,
+    "device": list,
+    "open": str,
+    "write": str,
+}
+_SPACE = ("total", "free", "inodes", "free_inodes")
+
+
+def _nodes(values: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    _typed("nodes", values, dict.fromkeys(values, dict))
+    for path, node in values.items():
+        _typed(path, node, _NODE)
+        device, space = node.get("device", [0, 0]), node.get("space", dict.fromkeys(_SPACE, 0))
+        if len(device) != 2 or not all(isinstance(number, int) for number in device):
+            raise MachineFileError(f"device of {path} is {str(device)[:40]}, not two numbers")
+        if not isinstance(space, dict) or not {"total", "free"} <= set(space) <= set(_SPACE):
+            raise MachineFileError(f"space of {path} does not hold total and free")
+        _typed(path, space, dict.fromkeys(_SPACE, int))
+    return values
+
+
 def _user(values: Mapping[str, Any]) -> User:
+    _typed("user", values, {"uid": int, "gid": int, "groups": list, "name": str, "home": str})
     uid = values.get("uid", 1000)
     gid = values.get("gid", uid)
     groups = tuple(sorted({gid, *values.get("groups", ())}))
@@ -111,6 +155,7 @@ def _user(values: Mapping[str, Any]) -> User:
 
 
 def _uname(values: Mapping[str, Any]) -> Uname:
+    _typed("uname", values, dict.fromkeys(("system", "release", "machine", "node"), str))
     return Uname(
         values.get("system", "Linux"),
         values.get("release", ""),
@@ -120,6 +165,9 @@ def _uname(values: Mapping[str, Any]) -> Uname:
 
 
 def _python(values: Mapping[str, Any]) -> Python:
+    texts = ("version", "implementation", "executable", "prefix", "base_prefix", "start_method")
+    _typed("python", values, {**dict.fromkeys(texts, str), "path": list, "libc": list})
+    _typed("python", values, {"pointer_bits": int, "free_threaded": bool})
     libc = tuple(values.get("libc", ("glibc", "2.35")))
     return Python(
         version=values.get("version", "3.11.2"),

@@ -186,3 +186,66 @@ def test_no_control_characters_in_complaints(tmp_path: Path, capsys: pytest.Capt
     assert not OBEYED.search(capsys.readouterr().err)
     assert main(["--match-error", "\x9b31mCUDA error: unspecified \x9b2Jlaunch failure"]) in (0, 1)
     assert not OBEYED.search(capsys.readouterr().out)
+
+
+# -- values of another kind ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("--- machine\nuser = 3", "user"),
+        ('--- machine\nuser = {"uid": "x"}', "uid of user"),
+        ('--- machine\nuname = {"node": null}', "node of uname"),
+        ('--- machine\nuname = {"release": 5}', "release of uname"),
+        ('--- machine\npython = {"version": 7, "path": 3}', "of python"),
+        ('--- machine\npython = {"libc": ["glibc"]}', "IndexError"),
+        ('--- machine\nlimits = {"a": 1}', "TypeError"),
+        ("--- machine\nuser = " + "[" * 100_000, "recursion"),
+        ('--- machine\nuser = {"uid": ' + "1" * 5000 + "}", "integer"),
+        ("--- nodes\n/dev/nvidia0 char 666 0 0 device=1", "device of /dev/nvidia0"),
+        ("--- nodes\n/dev/nvidia0 char 666 0 0 total=1", "space of /dev/nvidia0"),
+        ("--- nodes\n/dev/nvidia0 char 6x6 0 0", "6x6"),
+        ("--- nodes\n/dev/nvidia0 char 666 0 " + "1" * 5000, "integer"),
+        ("--- probe nvrtc\n" + "[" * 100_000, "recursion"),
+        ("--- command nvidia-smi\nx\n--- exit code=zz", "zz"),
+        ("--- file /\nx", ""),
+        ("--- file /a\nx\n--- file /a/b\nx", ""),
+        ("--- file /a/../../b\nx", "bad path"),
+    ],
+)
+def test_a_wrong_value_is_one_clear_line(
+    body: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b.txt").write_text(bundle(body))
+    assert main(["--from-bundle", str(tmp_path / "b.txt"), "-q"]) == 2
+    error = capsys.readouterr().err
+    assert why.lower() in error.lower() and error.count("\n") == 1 and len(error) < 600
+    assert "please report" not in error
+
+
+def test_numbers_without_end_in_files(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("7" * 5000)
+    assert Host(tmp_path, {}).number("/x") is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--explain", ""],
+        ["--root", ""],
+        ["--from-bundle", ""],
+        ["--save-bundle", ""],
+        ["-o", ""],
+        ["--only", ""],
+        ["--only", ","],
+        ["--skip", ""],
+        ["--cluster", "--cluster-dir", ""],
+        ["--compare", ""],
+        ["--compare", "a", "--expect-ranks", "-1"],
+    ],
+)
+def test_empty_values_are_wrong_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and said.err.count("\n") == 1 and "please report" not in said.err
