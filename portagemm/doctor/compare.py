@@ -44,6 +44,15 @@ def _wrong_field(document: Mapping[str, Any]) -> str:
             return "wrong: one of its checks has no id"
         if not isinstance(entry.get("data", {}), dict):
             return f"wrong: the data of {entry['id'][:60]} is no object"
+        if entry["id"] == "cluster.facts":
+            for name, value in entry.get("data", {}).items():
+                gpus = name == "gpus" and isinstance(value, list) and all(isinstance(v, dict) for v in value)
+                if (
+                    not gpus
+                    and value is not None
+                    and not isinstance(value, str if name == "device" else dict)
+                ):
+                    return f"wrong: {name[:60]} of cluster.facts is {str(value)[:40]!r}"
     return ""
 
 
