@@ -180,6 +180,10 @@ def _guarded(item: Check, context: Context) -> Result:
             raise TypeError(f"returned {type(result).__name__}, not Result")
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
+        if isinstance(error, ValueError) and str(error).startswith(
+            "Exceeds the limit"
+        ):  # of int(), since 3.10.7
+            return Result(Status.ERR, "something it reads holds a number of thousands of digits")
         where = f"{last.filename.rpartition('/')[2]}:{last.lineno}"
         message = f"this check itself failed: {type(error).__name__}: {error}".splitlines()[0]
         return Result(Status.ERR, message, details=(f"at {where}; please report it",))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from portagemm.doctor.machine_file import MachineFileError, dump, expand, load, 
 from portagemm.doctor.main import main
 from portagemm.doctor.record import Recorder
 from portagemm.doctor.replay import open_machine, unpack
+from portagemm.doctor.runner import run_checks, select
+
+from . import machine_files
 
 pytestmark = pytest.mark.quick
 
@@ -227,6 +231,16 @@ def test_a_wrong_value_is_one_clear_line(
 def test_numbers_without_end_in_files(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("7" * 5000)
     assert Host(tmp_path, {}).number("/x") is None
+
+
+@pytest.mark.skipif(not hasattr(sys, "get_int_max_str_digits"), reason="int() of this Python has no limit")
+def test_numbers_without_end_are_no_fault_of_ours(tmp_path: Path) -> None:
+    machine = machine_files.machine("h100")
+    machine.machine["python"]["version"] = "7" * 5000 + ".1"
+    outcomes = run_checks(open_machine(machine, tmp_path), select(only=["platform.python"]))
+    (result,) = [outcome.result for outcome in outcomes if outcome.check.id == "platform.python"]
+    assert result.status.name == "ERR" and "thousands of digits" in result.message
+    assert "report" not in str(result.details)
 
 
 @pytest.mark.parametrize(
