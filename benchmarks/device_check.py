@@ -167,7 +167,7 @@ def complete(pack: Path | None, context: Context) -> tuple[Path, Step]:
     line += ["--archive", str(context.out / "pack.tar.xz"), "--cache", str(folder) + "-cache"]
     line += ["--jobs", str(os.cpu_count() or 2), "--seconds", str(max(limit - 45, 10))]
     log = context.out / "build.txt"
-    code = _run(line, context.environment(None), log, limit)
+    code = run_limited(line, context.environment(None), log, limit)
     text = log.read_text(errors="replace")
     step.ok, step.seconds, step.tail = code == 0, round(time.monotonic() - started, 1), text[-4000:]
     step.summary = next((part for part in text.splitlines() if " kernels (" in part), text[-200:])
@@ -188,7 +188,7 @@ def run_step(name: str, context: Context) -> Step:
             line, profile, extra = command(name, context, result, limit)
             env = {**context.environment(profile), **extra}
             env.setdefault("PORTAGEMM_CACHE_DIR", str(Path(folder) / "cache"))
-            code = _run(line, env, log, limit)
+            code = run_limited(line, env, log, limit)
         except OSError as error:
             step.summary = f"could not start: {error}"
             return step
@@ -211,7 +211,7 @@ def run_step(name: str, context: Context) -> Step:
     return step
 
 
-def _run(line: Sequence[str], env: dict[str, str], log: Path, limit: float) -> int | None:
+def run_limited(line: Sequence[str], env: dict[str, str], log: Path, limit: float) -> int | None:
     """Exit code, None when it ran past the limit; the whole process group ends with it."""
     with log.open("wb") as stream:
         process = subprocess.Popen(

@@ -17,7 +17,6 @@ import os
 import platform
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -27,6 +26,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+
+from benchmarks.device_check import run_limited
 
 ROOT = Path(__file__).resolve().parents[1]
 HERE = Path(__file__).resolve().parent
@@ -141,7 +142,7 @@ def run_step(name: str, plan: Plan) -> Step:
     result, log = plan.work / "result.json", plan.work / "log"
     result.unlink(missing_ok=True)
     try:
-        code = _run([sys.executable, *command(plan, result)], environment(plan), log, limit)
+        code = run_limited([sys.executable, *command(plan, result)], environment(plan), log, limit)
     except OSError as error:
         step.summary = f"could not start: {error}"
         return step
@@ -181,25 +182,6 @@ def _figures(result: Path, text: str) -> Any:
         except ValueError:
             continue
     return {}
-
-
-def _run(line: Sequence[str], env: dict[str, str], log: Path, limit: float) -> int | None:
-    """Exit code, None when it ran past the limit; the whole process group ends with it."""
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            line, cwd=ROOT, env=env, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True
-        )
-        try:
-            return process.wait(timeout=limit)
-        except subprocess.TimeoutExpired:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                os.killpg(process.pid, number)
-                try:
-                    process.wait(timeout=5)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-            return None
 
 
 # --- what leaves the machine -----------------------------------------------------------------------------

@@ -72,6 +72,18 @@ def _majors(ranks: Ranks, key: str) -> bool:
     return False
 
 
+def _compared(
+    ranks: Ranks, key: str, what: str, verdict: Callable[..., Result] | None, *remedies: Remedy
+) -> Result:
+    """The ranks' facts of that key side by side. No verdict: a difference fails by a first number, else it warns."""
+    found = _same(ranks, key, what)
+    if isinstance(found, Result):
+        return found
+    texts, evidence = found
+    verdict = verdict or (fail if _majors(ranks, key) else warn)
+    return verdict(texts[0], details=texts[1:], evidence=evidence, remedies=remedies)
+
+
 @check(
     "cluster.missing-rank",
     "Every rank has reported",
@@ -184,15 +196,12 @@ def gpu(ranks: Ranks) -> Result:
 def driver(ranks: Ranks) -> Result:
     """Kernel drivers of another branch differ in what they support and in their compiler. FAIL if the first number
     differs, WARN if only a later one does."""
-    found = _same(ranks, "drivers", "its driver")
-    if isinstance(found, Result):
-        return found
-    verdict = fail if _majors(ranks, "drivers") else warn
-    return verdict(
-        found[0][0],
-        details=found[0][1:],
-        evidence=found[1],
-        remedies=(Remedy("Install one version of the driver on all nodes.", root=True, reboot=True),),
+    return _compared(
+        ranks,
+        "drivers",
+        "its driver",
+        None,
+        Remedy("Install one version of the driver on all nodes.", root=True, reboot=True),
     )
 
 
@@ -205,15 +214,8 @@ def driver(ranks: Ranks) -> Result:
 )
 def runtime(ranks: Ranks) -> Result:
     """torch, NVRTC, ROCm and Python. FAIL if a first number differs or one is missing on a rank, WARN otherwise."""
-    found = _same(ranks, "runtime", "its torch")
-    if isinstance(found, Result):
-        return found
-    verdict = fail if _majors(ranks, "runtime") else warn
-    return verdict(
-        found[0][0],
-        details=found[0][1:],
-        evidence=found[1],
-        remedies=(Remedy("Use one image or one environment on all nodes."),),
+    return _compared(
+        ranks, "runtime", "its torch", None, Remedy("Use one image or one environment on all nodes.")
     )
 
 
@@ -222,15 +224,8 @@ def runtime(ranks: Ranks) -> Result:
 )
 def lib(ranks: Ranks) -> Result:
     """Packages of CUDA libraries, bindings and Triton. FAIL if a first number differs or one is missing on a rank."""
-    found = _same(ranks, "libraries", "its libraries")
-    if isinstance(found, Result):
-        return found
-    verdict = fail if _majors(ranks, "libraries") else warn
-    return verdict(
-        found[0][0],
-        details=found[0][1:],
-        evidence=found[1],
-        remedies=(Remedy("Use one image or one environment on all nodes."),),
+    return _compared(
+        ranks, "libraries", "its libraries", None, Remedy("Use one image or one environment on all nodes.")
     )
 
 
@@ -261,10 +256,7 @@ def portagemm(ranks: Ranks) -> Result:
             evidence=[(version, names(who)) for version, who in groups],
             remedies=remedies,
         )
-    found = _same(ranks, "portagemm", "the digests of its installation")
-    if isinstance(found, Result):
-        return found
-    return fail(found[0][0], details=found[0][1:], evidence=found[1], remedies=remedies)
+    return _compared(ranks, "portagemm", "the digests of its installation", fail, *remedies)
 
 
 @check(
@@ -277,14 +269,8 @@ def portagemm(ranks: Ranks) -> Result:
 def nccl(ranks: Ranks) -> Result:
     """Ranks with different NCCL versions, network plugins or NCCL_* variables negotiate different protocols: the first
     collective hangs, or reports a truncated message."""
-    found = _same(ranks, "nccl", "its NCCL")
-    if isinstance(found, Result):
-        return found
-    return fail(
-        found[0][0],
-        details=found[0][1:],
-        evidence=found[1],
-        remedies=(Remedy("Use one image and one set of NCCL_* variables on all nodes."),),
+    return _compared(
+        ranks, "nccl", "its NCCL", fail, Remedy("Use one image and one set of NCCL_* variables on all nodes.")
     )
 
 
@@ -320,14 +306,8 @@ def env(ranks: Ranks) -> Result:
 def hca(ranks: Ranks) -> Result:
     """InfiniBand and RoCE ports with their rate and state. A port that is down or slower on one host slows or stops
     every collective."""
-    found = _same(ranks, "hca", "its adapters")
-    if isinstance(found, Result):
-        return found
-    return warn(
-        found[0][0],
-        details=found[0][1:],
-        evidence=found[1],
-        remedies=(Remedy("Look at cable, switch port and adapter.", "ibstat"),),
+    return _compared(
+        ranks, "hca", "its adapters", warn, Remedy("Look at cable, switch port and adapter.", "ibstat")
     )
 
 
@@ -341,14 +321,8 @@ def hca(ranks: Ranks) -> Result:
 def cpu(ranks: Ranks) -> Result:
     """Processors of two vendors give NCCL other topologies, and code that is built for "this CPU" on a shared disk does
     not run on the other."""
-    found = _same(ranks, "cpu", "its processor")
-    if isinstance(found, Result):
-        return found
-    return warn(
-        found[0][0],
-        details=found[0][1:],
-        evidence=found[1],
-        remedies=(Remedy("Ask the scheduler for one kind of node (--constraint)."),),
+    return _compared(
+        ranks, "cpu", "its processor", warn, Remedy("Ask the scheduler for one kind of node (--constraint).")
     )
 
 
