@@ -112,6 +112,7 @@ class AtomPart:
         header: where it is, formatted with arch. m, n: its extents given the wave size and the wave tile's n.
         orders: orders a stage may have for it. element: dtype of a stage, None for the operand's own.
         lanes: lanes that run it together, None for a wave. stage: how a stage of A and B is spelled.
+        stage_pad: elements that a stage is longer than its operand's tile, at every step of K.
     """
 
     header: str
@@ -123,6 +124,7 @@ class AtomPart:
     lanes: int | None = None
     stage_a: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
     stage_b: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
+    stage_pad: int = 0
 
 
 def _fixed(value: int) -> Callable[[int, int], int]:
@@ -161,6 +163,17 @@ ATOMS: dict[str, AtomPart] = {
         m=lambda wave_size, _: 4 * (wave_size // min(wave_size, _FMA_LANES_N)),
         n=lambda wave_size, _: 4 * min(wave_size, _FMA_LANES_N),
         element="fp32",
+    ),
+    "fma_outer": AtomPart(
+        "portagemm/atom/fma_outer.hpp",
+        "pg::fma_outer<pg::arch_config::wave_size>",
+        m=lambda wave_size, _: 4 * (wave_size // _FMA_LANES_N),
+        n=_fixed(4 * _FMA_LANES_N),
+        orders=("mn",),
+        element="fp32",
+        stage_a="pg::padded_stage<{element}, {mn}, {k}>",
+        stage_b="pg::padded_stage<{element}, {mn}, {k}>",
+        stage_pad=4,
     ),
     "mma_16816": AtomPart(
         "portagemm/arch/sm80.hpp",
@@ -354,7 +367,8 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
     tile, part = config.tile, ATOMS[config.tile.atom]
     block_m, block_n, block_k = tile.block
     element = BY_NAME[part.element or config.a.dtype].bytes
-    stages = sum(_round_up(mn * block_k * element, _STAGE_ALIGN) for mn in (block_m, block_n)) * tile.stages
+    pad, align = part.stage_pad, _STAGE_ALIGN if not part.stage_pad else 128
+    stages = sum(_round_up((mn + pad) * block_k * element, align) for mn in (block_m, block_n)) * tile.stages
     waves = tile.waves[0] * tile.waves[1]
     wave_n = block_n // tile.waves[1]
     if config.schedule == "gemv":  # gemv_tile::shared
@@ -533,7 +547,7 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
             cluster=tile.cluster,
             split=tile.split,
             resident=tile.resident,
-            min_blocks=max(1, _RESIDENT_THREADS // threads),
+            min_blocks=max(1, _RESIDENT_THREADS // threads, tile.resident),
             compute_threads=compute_threads(tile, profile.wave_size),
             loaders=tile.loaders,
         ),

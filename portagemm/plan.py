@@ -152,7 +152,7 @@ def _operand(
     for copy in SCHEDULES[schedule].copies:
         if (copy == "pack") != (tile.atom == "host_panel"):
             continue
-        order = major if major in part.orders else "k"
+        order = major if major in part.orders else part.orders[0]
         if tile.atom == "host_panel" and name == "b":
             order = "mn"
         if copy == "tensor":

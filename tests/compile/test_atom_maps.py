@@ -89,6 +89,7 @@ def swapped(b: Map) -> Map:
 SM80 = "portagemm/arch/sm80.hpp"
 SM90 = "portagemm/arch/sm90.hpp"
 FMA = "portagemm/atom/fma.hpp"
+OUTER = "portagemm/atom/fma_outer.hpp"
 HOST = "portagemm/arch/host.hpp"
 
 
@@ -143,6 +144,23 @@ def test_fma(host_check: Any, wave: int) -> None:
     )
 
 
+@pytest.mark.parametrize("wave", [32, 64])
+def test_fma_outer(host_check: Any, wave: int) -> None:
+    # No manual: 4 x 4 outputs a lane, bits 1 to 3 of a lane's number count columns, the others rows.
+    found = maps_of(host_check, OUTER, f"fma_outer<{wave}>")
+    assert found["shape"] == [wave // 2, 32, 1, wave]
+
+    def down(lane: int) -> int:
+        return 4 * (lane % 2 + lane // 16 * 2)
+
+    def across(lane: int) -> int:
+        return 4 * (lane >> 1 & 7)
+
+    compare(found["a"], lambda lane, i: (down(lane) + i, 0), "A")
+    compare(found["b"], lambda lane, i: (across(lane) + i, 0), "B")
+    compare(found["c"], lambda lane, i: (down(lane) + i // 4, across(lane) + i % 4), "C")
+
+
 def test_host_panel(host_check: Any) -> None:
     found = maps_of(host_check, HOST, "arch::host_panel<6, 2, 64>")
     _, n, *_ = found["shape"]
@@ -165,6 +183,8 @@ REGISTER_ATOMS = [
     (FMA, "fma_atom<1>", 1),
     (FMA, "fma_atom<32>", 1),
     (FMA, "fma_atom<64>", 1),
+    (OUTER, "fma_outer<32>", 1),
+    (OUTER, "fma_outer<64>", 1),
 ]
 
 
@@ -195,11 +215,12 @@ def test_maps_multiply(host_check: Any, header: str, atom: str, instructions: in
 
 
 _FMA_RUN = """
-using atom = fma_atom<%d>;
+using atom = %s;
 void check() {
-    static f32 a[atom::m][4], b[atom::n][4], d[atom::m][atom::n];
-    for (i32 i = 0; i < atom::m; i++) for (i32 k = 0; k < 4; k++) a[i][k] = f32((i * 7 + k * 3) %% 11 - 5);
-    for (i32 i = 0; i < atom::n; i++) for (i32 k = 0; k < 4; k++) b[i][k] = f32((i * 5 + k * 2) %% 13 - 6);
+    constexpr i32 depth = atom::k;
+    static f32 a[atom::m][depth], b[atom::n][depth];
+    for (i32 i = 0; i < atom::m; i++) for (i32 k = 0; k < depth; k++) a[i][k] = f32((i * 7 + k * 3) %% 11 - 5);
+    for (i32 i = 0; i < atom::n; i++) for (i32 k = 0; k < depth; k++) b[i][k] = f32((i * 5 + k * 2) %% 13 - 6);
     i32 wrong = 0;
     for (i32 lane = 0; lane < atom::lanes; lane++) {
         atom::a_fragment fa;
@@ -211,7 +232,7 @@ void check() {
         for (i32 r = 0; r < atom::c_size; r++) {
             const coord at = atom::c(lane, r);
             f32 want = 0;
-            for (i32 k = 0; k < 4; k++) want += a[at.row][k] * b[at.col][k];
+            for (i32 k = 0; k < depth; k++) want += a[at.row][k] * b[at.col][k];
             wrong += acc[r] != want;
         }
     }
@@ -220,10 +241,12 @@ void check() {
 """
 
 
-@pytest.mark.parametrize("wave", [1, 32, 64])
-def test_fma_multiplies(host_check: Any, wave: int) -> None:
-    """The FMA atom itself runs on the host, lane by lane."""
-    assert host_check.run([FMA], _FMA_RUN % wave)["wrong"] == [0]
+@pytest.mark.parametrize(
+    ("header", "atom"), [(h, a) for h, a, _ in REGISTER_ATOMS if h in (FMA, OUTER)], ids=lambda x: x
+)
+def test_fma_multiplies(host_check: Any, header: str, atom: str) -> None:
+    """The FMA atoms themselves run on the host, lane by lane."""
+    assert host_check.run([header], _FMA_RUN % atom)["wrong"] == [0]
 
 
 # --- checks that must fail --------------------------------------------------------------------------------

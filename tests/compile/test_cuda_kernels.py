@@ -130,8 +130,10 @@ def read_as_machine_code(arch: str) -> frozenset[KernelConfig]:
     """Of these, the ones that are disassembled too: each tile with each order of operands and each store."""
     found: dict[object, KernelConfig] = {}
     for k in chosen(arch):
-        if k.schedule == "warp_specialized" or (
-            k.tile.atom.startswith("mma") and k.a.width == k.b.width == 16
+        if (
+            k.schedule == "warp_specialized"
+            or k.tile.atom == "fma_outer"
+            or (k.tile.atom.startswith("mma") and k.a.width == k.b.width == 16)
         ):
             found.setdefault((k.tile, k.a.major, k.b.major, k.store, k.a.dtype == k.d), k)
     return frozenset(found.values())
@@ -362,6 +364,15 @@ STALLS = ("MEMBAR", "ERRBAR", "CGAERRBAR", "CCTL")
 LOCAL = ("LDL", "STL")
 
 
+#: The matrix instruction of an atom.
+UNITS = {
+    "mma_16816": "HMMA.16816.F32",
+    "mma_1688_tf32": "HMMA.1688.F32.TF32",
+    "fma": "FFMA",
+    "fma_outer": "FFMA",
+}
+
+
 def check_warp_specialized(kernel: KernelConfig, code: list[Instruction]) -> None:
     for name in ("HGMMA", "UTMALDG"):
         assert having(code, name), f"no {name}"
@@ -386,9 +397,7 @@ def check_warp_specialized(kernel: KernelConfig, code: list[Instruction]) -> Non
 
 
 def check_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
-    unit = {"mma_16816": "HMMA.16816.F32", "mma_1688_tf32": "HMMA.1688.F32.TF32", "fma": "FFMA"}[
-        kernel.tile.atom
-    ]
+    unit = UNITS[kernel.tile.atom]
     asynchronous = kernel.a.copy == kernel.b.copy == "async"
     wanted = [
         unit,
@@ -400,16 +409,30 @@ def check_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
     assert len(having(loop, "BAR.SYNC")) * len(having(code, unit)) <= len(having(loop, unit)) * 4
     if asynchronous and kernel.tile.atom != "fma":
         assert not having(loop, "STS"), "asynchronous copies need no registers"
-        # Pairs of columns are written together: test_layouts counts their bank conflicts as such.
-        assert {name for name in (i.name for i in code) if name.startswith("STS")} == {"STS.64"}
+        # Neighbouring columns are written together: test_layouts counts their bank conflicts as such.
+        together = "STS.128" if kernel.tile.atom == "fma_outer" else "STS.64"
+        assert {name for name in (i.name for i in code) if name.startswith("STS")} == {together}
+    if asynchronous and kernel.tile.atom == "fma_outer":
+        check_outer_products(kernel, loop)
     if kernel.a.dtype == "bf16" and kernel.tile.atom == "mma_16816":
         assert all(".BF16" in text for text in having(code, "HMMA"))
 
 
+def check_outer_products(kernel: KernelConfig, loop: list[Instruction]) -> None:
+    """Whole chunks are read, by addresses that cost no instruction, and multiply-adds are what is issued."""
+    tile = kernel.tile
+    rows, columns = (tile.block[i] // tile.waves[i] for i in (0, 1))
+    products = rows * columns // 32 * tile.block[2]
+    reads = (rows // 16 + columns // 32) * tile.block[2]
+    assert len(having(loop, "FFMA")) == products and len(having(loop, "LDS.128")) == reads
+    # Of the rest, half or more is the way round where a stage ends within the operand: it is taken once.
+    if products >= 1024:
+        share = products / len(loop)
+        assert share > 0.75, f"{share:.0%} of the main loop's instructions multiply"
+
+
 def check_split_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
-    unit = {"mma_16816": "HMMA.16816.F32", "mma_1688_tf32": "HMMA.1688.F32.TF32", "fma": "FFMA"}[
-        kernel.tile.atom
-    ]
+    unit = UNITS[kernel.tile.atom]
     assert len(having(code, "BAR.SYNC")) == 1, "the block meets once, when its barriers are made"
     loops = [innermost_loop(code, unit, *(["LDSM"] if kernel.tile.atom == "mma_16816" else []))]
     if kernel.a.copy == kernel.b.copy == "async":

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.quick
 SM80 = "portagemm/arch/sm80.hpp"
 SM90 = "portagemm/arch/sm90.hpp"
 FMA = "portagemm/atom/fma.hpp"
+OUTER = "portagemm/atom/fma_outer.hpp"
 HOST = "portagemm/arch/host.hpp"
 LAYOUTS = "layouts.hpp"
 
@@ -309,6 +310,62 @@ def test_reads_by_map(host_check: Any, atom: str, header: str, width: int) -> No
         assert worst == 0, f"{name}: {worst} extra passes"
 
 
+def padded_shapes() -> list[tuple[int, int]]:
+    """(mn, k) of every padded stage that a tile of a built-in profile has."""
+    tiles = (t for p in all_profiles().values() for tiles in p.tiles.values() for t in tiles)
+    return sorted({(mn, t.block[2]) for t in tiles if t.atom == "fma_outer" for mn in t.block[:2]})
+
+
+_PLACED_READS = """
+template <class Stage, bool OfA>
+void placed(const char* name) {
+    using atom = fma_outer<32>;
+    std::vector<i32> at;
+    for (i32 k = 0; k < Stage::k; k++)
+        for (i32 lane = 0; lane < 32; lane++) {
+            const i32 place = OfA ? atom::place_a<Stage>(0, lane) : atom::place_b<Stage>(0, lane);
+            at.push_back(place + Stage::offset(0, k));
+        }
+    entry(name, at);
+}
+"""
+
+
+def test_padded_stages(host_check: Any) -> None:
+    """Each element once and chunks whole; a step's reads are conflict-free, and pairs of lanes share them."""
+    shapes = padded_shapes()
+    assert shapes
+    body = ""
+    for mn, k in shapes:
+        stage = f"padded_stage<f32, {mn}, {k}>"
+        body += f'print_soundness<{stage}>("{mn} {k}");\n'
+        body += f'placed<{stage}, true>("{mn} {k} A"); placed<{stage}, false>("{mn} {k} B");\n'
+    found = host_check.run([OUTER, LAYOUTS], f"{_PLACED_READS} void check() {{ {body} }}")
+    for mn, k in shapes:
+        assert found[f"{mn} {k}"] == [0, 0, (mn + 4) * k * 4]
+        for operand, partner in (("A", 2), ("B", 1)):
+            for wave in groups(found[f"{mn} {k} {operand}"], 32):
+                assert conflicts(wave, 16) == 0
+                assert all(wave[lane] == wave[lane ^ partner] for lane in range(32))
+
+
+@pytest.mark.parametrize(("order", "width", "worst"), [("mn", 16, 0), ("mn", 4, 0), ("k", 4, 1)])
+def test_copies_into_padded_stages(host_check: Any, order: str, width: int, worst: int) -> None:
+    """Every element has its place, at most two of a wave's stores in one bank where they transpose."""
+    threads, mn, k = 256, 128, 16
+    text = f"""
+    using copy = arch::async_copy<f32, padded_stage<f32, {mn}, {k}>, major::{order}, {width}, {threads}>;
+    void check() {{ print_asynchronous_copy<copy, {threads}>("to", 512, 256); }}
+    """
+    to = host_check.run([OUTER, SM80, LAYOUTS], text)["to"]
+    pitch = (mn + 4) * 4
+    assert sorted(to) == [row * pitch + at for row in range(k) for at in range(0, mn * 4, width)]
+    rounds = len(to) // threads
+    for i in range(rounds):
+        for warp in groups([to[thread * rounds + i] for thread in range(threads)], 32):
+            assert conflicts(warp, width) <= worst
+
+
 def wgmma_shapes() -> list[Stage]:
     """Stages of wgmma, each size once; MN-major ones in whole panels of 64."""
     found: dict[Stage, None] = {}
@@ -453,6 +510,7 @@ STRIPS = [
     ("arch::mma_1688_tf32", SM80, 32, (32, 32), 16),
     ("fma_atom<32>", FMA, 32, (32, 32), 32),
     ("fma_atom<64>", FMA, 64, (64, 32), 32),
+    ("fma_outer<32>", OUTER, 32, (32, 64), 32),
     ("arch::wgmma_atom<bf16, 256, major::k, major::k>", SM90, 128, (64, 256), 32),
     ("arch::wgmma_atom<bf16, 176, major::k, major::k>", SM90, 128, (64, 176), 16),
 ]
@@ -478,7 +536,8 @@ def test_staged_strips(
     pitch = found["strip pitch"][0]
     size = len(found["c"]) // 2 // lanes
     places = list(groups(list(groups(found["c"], 2)), size))
-    run = 2 if places[0][1][1] == places[0][0][1] + 1 and places[0][1][0] == places[0][0][0] else 1
+    row, col = places[0][0]
+    run = next(r for r in (4, 2, 1) if places[0][:r] == [[row, col + i] for i in range(r)])
     for i in range(0, size, run):
         at = [(row * pitch + col % columns) * 4 for row, col in (places[lane][i] for lane in range(lanes))]
         for warp in groups(at, 32):

@@ -71,7 +71,9 @@ template <class ElementD, int Vector, class Tile, int Columns, along Along = alo
 struct staged_store {
     using atom = typename Tile::atom;
     static constexpr i32 lanes = atom::lanes;
-    static constexpr i32 pitch = Columns + 8;  // rows start 8 banks apart: pairs of columns of 4 rows hit all 32
+    // Rows start 8 banks apart, so that pairs of columns of 4 rows hit all 32; where lanes hold 4 columns of every
+    // fourth row, 4 banks, and those rows are half of the banks apart.
+    static constexpr i32 pitch = Columns + (atom::c_run < 4 ? 8 : 4);
     static constexpr i32 strips = Tile::wave_n / Columns;
     static constexpr i32 vectors = atom::m * Columns / Vector;
     static_assert(strips * Columns == Tile::wave_n && (Along == along::m ? atom::m : Columns) % Vector == 0);

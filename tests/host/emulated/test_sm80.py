@@ -101,6 +101,22 @@ def _tile(block: tuple[int, int, int], stages: int, atom: str = "mma_16816", loa
     return TileConfig(atom, block, (2, 2), stages, loaders=loaders)
 
 
+def _outer_cases() -> list[Case]:
+    """Outer products: chunks of 16 bytes, elements transposed on their way, ends within both; every wave tile."""
+    found = []
+    for block, waves, layout, extents, alignment in (
+        ((128, 128, 16), (4, 2), "tn", (132, 136, 60), 16),
+        ((128, 64, 16), (4, 1), "nt", (130, 66, 37), 4),
+        ((64, 64, 16), (2, 2), "tt", (68, 70, 40), 8),
+        ((128, 32, 16), (4, 1), "nn", (140, 37, 50), 8),
+        ((32, 128, 16), (1, 4), "tn", (7, 131, 33), 4),
+        ((32, 32, 16), (2, 1), "nt", (8, 9, 20), 4),
+    ):
+        tile = TileConfig("fma_outer", block, waves, 3, resident=2)
+        found.append(Case("multistage", tile, *extents, layout, FP32, alignment=(alignment, alignment)))
+    return found
+
+
 def _cases() -> list[Case]:
     small = (64, 64, 32)
     found = []
@@ -118,6 +134,7 @@ def _cases() -> list[Case]:
         Case("multistage", _tile((64, 64, 16), 4), 72, 72, 104, "nn"),
         Case("multistage", _tile((64, 64, 16), 3, "mma_1688_tf32"), 68, 68, 60, "tt", FP32, "tf32"),
         Case("multistage", _tile((64, 64, 16), 3, "fma"), 68, 68, 60, "nn", FP32),
+        *_outer_cases(),
         Case("split_multistage", _tile((64, 64, 16), 3, "mma_1688_tf32", 2), 68, 68, 60, "tn", FP32, "tf32"),
         Case("split_multistage", _tile((64, 64, 16), 3, "fma", 2), 68, 68, 60, "nt", FP32, grid=1),
         Case("split_multistage", _tile((64, 64, 32), 3, loaders=3), 72, 72, 136, "tt", grid=1),
