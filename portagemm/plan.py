@@ -169,6 +169,8 @@ def _operand(
         widths = COPIES[copy].widths
         if not widths:
             return OperandConfig(dtype, major, order, copy)
+        if copy == "realign" and not _realigns(operand, major, order):
+            continue
         size = operand.dtype.bytes
         width = size if major == "strided" else access_bytes(operand, 1 if major == "k" else 0)
         if copy == "load" and major != "k":
@@ -185,6 +187,16 @@ def _operand(
 def _strip_columns(tile: TileConfig, wave_size: int, widest: int) -> int:
     wave_n = tile.block[1] // tile.waves[1]
     atom_n = ATOMS[tile.atom].n(wave_size, wave_n)
+def _realigns(operand: Operand, major: str, order: str) -> bool:
+    """Whether 16-byte words of an operand have to be shifted, and can be (hal/include/portagemm/realign.hpp)."""
+    return (
+        operand.dtype.bytes == 2
+        and order == major
+        and access_bytes(operand, 1 if major == "k" else 0) < 16
+        and min(operand.strides) >= 0
+    )
+
+
     for columns in (64, 32, 16, 8):
         if columns <= widest and wave_n % columns == 0 and (columns % atom_n == 0 or atom_n % columns == 0):
             return columns
@@ -214,6 +226,10 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
     d = problem.d
     along = "m" if d.strides[1] != 1 and d.strides[0] == 1 else "n"
     contiguous = 0 if along == "m" else 1
+    # A plan for whatever rows depends on K, not on how far apart this A's rows lie.
+    uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % 16
+    if "realign" in SCHEDULES[schedule].copies and "realign" not in (a.copy, b.copy) and not uneven:
+        raise _Rejected("shifts words of 16 bytes, and both operands lie on such boundaries")
     vector = access_bytes(d, contiguous) // d.dtype.bytes if d.strides[contiguous] == 1 else 1
     columns = 0
     if SCHEDULES[schedule].rows:

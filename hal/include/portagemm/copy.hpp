@@ -18,6 +18,9 @@ struct tile_source {
 // Copies that complete on a barrier take a token of it; the others take this.
 struct no_token {};
 
+// In its place: the caller knows, from the copy's `inside`, that the step of K needs no check.
+struct inside_step {};
+
 // A chunk is Width bytes that are contiguous in global memory: along K or along MN. Elements past mn_end or k_end are
 // not read and become zeros. Width == sizeof(Element) allows any strides and any alignment.
 template <class Element, class Stage, major Global, int Width, int Threads>

@@ -169,23 +169,30 @@ struct async_copy {
         hold(along_mn ? s.col : s.row);
     }
 
-    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
-        // Whole steps of K, and along mn no chunk that is inside in part: nothing is left to count. The same for all.
+    // Whole steps of K, and along mn no chunk that is inside in part: nothing is left to count. The same for all.
+    PG_DEVICE static bool inside(const registers&, const tile_source& s, i32 k) {
         const i32 room = s.mn_end - s.mn;
-        const bool whole =
-            k + Stage::k <= s.k_end && (!along_mn || vector == 1 || room >= Stage::mn || room % vector == 0);
-        if (whole) {
-            const Element* from = r.from + along_col(s, k);
-            PG_UNROLL
-            for (i32 i = 0; i < rounds; i++) {
-                if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
-                const coord first = bitwise ? coord{0, 0} : origin(thread);
-                const coord o = bitwise ? origin(i * Threads) : origin(thread + i * Threads);
-                const i32 by_mn = o.row - first.row, by_k = o.col - first.col;
-                const i32 to = bitwise ? Stage::moved(r.to, by_mn, by_k) : Stage::offset(o.row, o.col);
-                copy_chunk<Width>(stage + to, from + along_row(s, by_mn) + along_col(s, by_k), by_mn < r.room);
-            }
+        return k + Stage::k <= s.k_end && (!along_mn || vector == 1 || room >= Stage::mn || room % vector == 0);
+    }
+
+    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, inside_step) {
+        const Element* from = r.from + along_col(s, k);
+        PG_UNROLL
+        for (i32 i = 0; i < rounds; i++) {
+            if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
+            const coord first = bitwise ? coord{0, 0} : origin(thread);
+            const coord o = bitwise ? origin(i * Threads) : origin(thread + i * Threads);
+            const i32 by_mn = o.row - first.row, by_k = o.col - first.col;
+            const i32 to = bitwise ? Stage::moved(r.to, by_mn, by_k) : Stage::offset(o.row, o.col);
+            copy_chunk<Width>(stage + to, from + along_row(s, by_mn) + along_col(s, by_k), by_mn < r.room);
+        }
+    }
+
+    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
+        if (inside(r, s, k)) {
+            fetch(r, s, stage, k, thread, inside_step{});
         } else {
+            const i32 room = s.mn_end - s.mn;
             PG_ROLLED
             for (i32 chunk = thread; chunk < chunks; chunk += Threads) {
                 const coord o = origin(chunk);

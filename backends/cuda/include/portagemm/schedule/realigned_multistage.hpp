@@ -1,0 +1,128 @@
+// sm_80 and up, operands on no 16-byte boundary: all waves copy and compute, as in multistage. Words of such an operand stay
+// in registers for a whole step of K; the next step's products hide that they are shifted and stored.
+#pragma once
+#include <portagemm/arch/sm80.hpp>
+#include <portagemm/realign.hpp>
+#include <portagemm/schedule/single_buffer.hpp>
+
+namespace pg {
+
+template <int Stages, int Threads, int MinBlocks>
+struct realigned_multistage {
+    static_assert(Stages >= 2);
+    static constexpr i32 stages = Stages, cluster = 1, split = 1, threads = Threads, min_blocks = MinBlocks;
+    static constexpr scope readers = scope::block;
+    struct sync {};  // completion is counted in copy groups, which need no object
+
+    struct role : all_waves {
+        PG_DEVICE static i32 next(i32 s) { return s + 1 == Stages ? 0 : s + 1; }
+
+        // As in multistage: stage s is whole and visible, and all waves have read the one before.
+        template <class Tile>
+        PG_DEVICE void land(Tile& tile, i32 s) {
+            arch::wait_copy_groups<Stages - 2>();
+            publish<scope::block>(tile.stage_a(s), *this);
+        }
+
+        template <class Tile>
+        PG_DEVICE void mainloop(Tile& tile, i32 k_tiles) {
+            PG_ROLLED
+            for (i32 s = 0; s < Stages - 1; s++) {
+                if (s < k_tiles) tile.copy(s, s);
+                arch::close_copy_group();
+            }
+            if (Stages - 1 < k_tiles) {
+                load<typename Tile::copy_a>(tile.registers_a, tile.source_a, k_of(tile, Stages - 1), no_token{});
+                load<typename Tile::copy_b>(tile.registers_b, tile.source_b, k_of(tile, Stages - 1), no_token{});
+            }
+            typename Tile::fragments f[2];
+            i32 current = 0, ahead = Stages - 1;
+            land(tile, current);
+            tile.read(f[0], current, 0);
+            for (i32 kt = 0; kt < k_tiles; kt++) {
+                // Two bodies: without a branch inside, copies and products are scheduled as one.
+                if (kt + Stages < k_tiles && inside<typename Tile::copy_a>(tile, tile.registers_a, tile.source_a, kt) &&
+                    inside<typename Tile::copy_b>(tile, tile.registers_b, tile.source_b, kt)) {
+                    step(tile, f, current, ahead, kt, k_tiles, inside_step{});
+                } else {
+                    step(tile, f, current, ahead, kt, k_tiles, no_token{});
+                }
+                ahead = current;
+                current = next(current);
+            }
+            // The next tile's first copies overwrite stages that slower waves may still read.
+            arch::wait_copy_groups<0>();
+            barrier<scope::block>(*this);
+        }
+
+        // A step's fragments are read while the products of the step before run, across stages too.
+        template <class Tile, class Token>
+        PG_DEVICE void step(Tile& tile, typename Tile::fragments (&f)[2], i32 current, i32 ahead, i32 kt, i32 k_tiles,
+                            Token token) {
+            constexpr i32 last = Tile::k_steps - 1;
+            constexpr bool always = same_type<Token, inside_step>;
+            const bool store_more = always || kt + Stages - 1 < k_tiles, load_more = always || kt + Stages < k_tiles;
+            PG_UNROLL
+            for (i32 kk = 0; kk <= last; kk++) {
+                if (kk < last) tile.read(f[(kk + 1) % 2], current, kk + 1);
+                if (kk == 0) {
+                    if (store_more) {
+                        store<typename Tile::copy_a>(tile.registers_a, tile.source_a, tile.stage_a(ahead).data,
+                                                     k_of(tile, kt + Stages - 1), token);
+                        store<typename Tile::copy_b>(tile.registers_b, tile.source_b, tile.stage_b(ahead).data,
+                                                     k_of(tile, kt + Stages - 1), token);
+                    }
+                    if (load_more) {
+                        load<typename Tile::copy_a>(tile.registers_a, tile.source_a, k_of(tile, kt + Stages), token);
+                        load<typename Tile::copy_b>(tile.registers_b, tile.source_b, k_of(tile, kt + Stages), token);
+                    }
+                }
+                if (kk < last) tile.mma(f[kk % 2], kk);
+            }
+            arch::close_copy_group();
+            land(tile, next(current));
+            tile.read(f[(last + 1) % 2], next(current), 0);  // after the last stage: what nobody uses
+            tile.mma(f[last % 2], last);
+            if constexpr (last % 2 == 0) f[0] = f[1];
+        }
+
+      private:
+        template <class Tile>
+        PG_DEVICE static i32 k_of(Tile& tile, i32 kt) {
+            return tile.k_begin + kt * Tile::block_k;
+        }
+
+        // Whether what iteration kt does for an operand needs no check.
+        template <class Copy, class Tile, class Registers>
+        PG_DEVICE static bool inside(Tile& tile, const Registers& r, const tile_source& from, i32 kt) {
+            return Copy::inside(r, from, k_of(tile, kt + Stages - 1)) &&
+                   (Copy::asynchronous || Copy::inside(r, from, k_of(tile, kt + Stages)));
+        }
+
+        // The held step's words go to a stage; an asynchronous copy of that step begins.
+        template <class Copy, class Registers, class Token>
+        PG_DEVICE void store(Registers& r, const tile_source& from, u8* stage, i32 k, Token token) {
+            if constexpr (Copy::asynchronous) {
+                Copy::fetch(r, from, stage, k, this->thread, token);
+            } else if constexpr (same_type<Token, inside_step>) {
+                Copy::commit(r, stage, this->thread, token);
+            } else {
+                Copy::commit(r, stage, this->thread);
+            }
+        }
+
+        // Words of step k are on their way to registers.
+        template <class Copy, class Registers, class Token>
+        PG_DEVICE void load(Registers& r, const tile_source& from, i32 k, Token token) {
+            if constexpr (!Copy::asynchronous) Copy::fetch(r, from, nullptr, k, this->thread, token);
+        }
+    };
+
+    template <class Body>
+    PG_DEVICE static void run(sync&, Body body) {
+        role all{{vendor::thread()}};
+        body(all);
+    }
+};
+
+}  // namespace pg
