@@ -237,6 +237,12 @@ COPIES: dict[str, CopyPart] = {
         "pg::arch::async_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
         (16, 8, 4),
     ),
+    # By words of 16 bytes that are shifted; `width` is what the operand would allow without.
+    "realign": CopyPart(
+        "portagemm/realign.hpp",
+        "pg::realign_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
+        (8, 4, 2),
+    ),
     "vgpr": CopyPart(
         "portagemm/copy/vgpr_copy.hpp",
         "pg::arch::vgpr_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
@@ -263,12 +269,6 @@ class SchedulePart:
     compute_threads, loaders.
 
     Attributes:
-    # By words of 16 bytes that are shifted; `width` is what the operand would allow without.
-    "realign": CopyPart(
-        "portagemm/realign.hpp",
-        "pg::realign_copy<{element}, {stage}, pg::major::{major}, {width}, {threads}>",
-        (8, 4, 2),
-    ),
         copies: copies it can drive, best first.
         loader: whether threads besides those that compute load: a wave, or a warpgroup where registers move.
         loading_waves: whether waves besides those that compute load: as many as the tile's `loaders`.
@@ -311,6 +311,12 @@ SCHEDULES: dict[str, SchedulePart] = {
         barrier_bytes=16,
         persistent=True,
     ),
+    # Operands on no 16-byte boundary, next to others or not.
+    "realigned_multistage": SchedulePart(
+        "portagemm/schedule/realigned_multistage.hpp",
+        "pg::realigned_multistage<{stages}, {threads}, {min_blocks}>",
+        ("realign", "async"),
+    ),
     "pingpong": SchedulePart(
         "portagemm/schedule/pingpong.hpp",
         "pg::pingpong<{threads}>",
@@ -339,12 +345,6 @@ SCHEDULES: dict[str, SchedulePart] = {
 # --- sizes ---------------------------------------------------------------------------------------------
 
 
-    # Operands on no 16-byte boundary, next to others or not.
-    "realigned_multistage": SchedulePart(
-        "portagemm/schedule/realigned_multistage.hpp",
-        "pg::realigned_multistage<{stages}, {threads}, {min_blocks}>",
-        ("realign", "async"),
-    ),
 def compute_threads(tile: TileConfig, wave_size: int) -> int:
     """Threads of a block that compute."""
     return tile.waves[0] * tile.waves[1] * (ATOMS[tile.atom].lanes or wave_size)

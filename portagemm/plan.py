@@ -166,11 +166,11 @@ def _operand(
             return OperandConfig(dtype, major, order, copy, slices=slices)
         if converts and not COPIES[copy].converts:
             continue
+        if copy == "realign" and not _realigns(operand, major, order):
+            continue
         widths = COPIES[copy].widths
         if not widths:
             return OperandConfig(dtype, major, order, copy)
-        if copy == "realign" and not _realigns(operand, major, order):
-            continue
         size = operand.dtype.bytes
         width = size if major == "strided" else access_bytes(operand, 1 if major == "k" else 0)
         if copy == "load" and major != "k":
@@ -184,9 +184,6 @@ def _operand(
     raise _Rejected(f"no copy of {schedule} takes {name.upper()} ({dtype}, {major})")
 
 
-def _strip_columns(tile: TileConfig, wave_size: int, widest: int) -> int:
-    wave_n = tile.block[1] // tile.waves[1]
-    atom_n = ATOMS[tile.atom].n(wave_size, wave_n)
 def _realigns(operand: Operand, major: str, order: str) -> bool:
     """Whether 16-byte words of an operand have to be shifted, and can be (hal/include/portagemm/realign.hpp)."""
     return (
@@ -197,6 +194,9 @@ def _realigns(operand: Operand, major: str, order: str) -> bool:
     )
 
 
+def _strip_columns(tile: TileConfig, wave_size: int, widest: int) -> int:
+    wave_n = tile.block[1] // tile.waves[1]
+    atom_n = ATOMS[tile.atom].n(wave_size, wave_n)
     for columns in (64, 32, 16, 8):
         if columns <= widest and wave_n % columns == 0 and (columns % atom_n == 0 or atom_n % columns == 0):
             return columns
@@ -221,15 +221,15 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
             raise _Rejected(f"reads B along K, and B is contiguous along {along}")
     a = _operand("a", problem.a, tile, schedule, block_m, problem, tile.cluster)
     b = _operand("b", problem.b, tile, schedule, block_n, problem, tile.cluster)
+    # A plan for whatever rows depends on K, not on how far apart this A's rows lie.
+    uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % 16
+    if "realign" in SCHEDULES[schedule].copies and "realign" not in (a.copy, b.copy) and not uneven:
+        raise _Rejected("shifts words of 16 bytes, and both operands lie on such boundaries")
     if a.copy == "tensor" and not (problem.m and problem.n and problem.k):
         raise _Rejected("a descriptor cannot have an extent of 0")
     d = problem.d
     along = "m" if d.strides[1] != 1 and d.strides[0] == 1 else "n"
     contiguous = 0 if along == "m" else 1
-    # A plan for whatever rows depends on K, not on how far apart this A's rows lie.
-    uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % 16
-    if "realign" in SCHEDULES[schedule].copies and "realign" not in (a.copy, b.copy) and not uneven:
-        raise _Rejected("shifts words of 16 bytes, and both operands lie on such boundaries")
     vector = access_bytes(d, contiguous) // d.dtype.bytes if d.strides[contiguous] == 1 else 1
     columns = 0
     if SCHEDULES[schedule].rows:

@@ -33,17 +33,13 @@ struct realign_copy {
 
     struct registers {
         u32 word[rounds][loaded];
-        const u8* from;   // aligned word in which the thread's first chunk begins at k = 0
-        i32 shift;        // bytes from there to the chunk
-        i32 room;         // elements from its first chunk to the operand's end along mn
-        i32 to;           // offset of its first chunk in a stage
-        i32 k;            // step of K that is held
-        i32 first;        // steps are inside from this k on ...
-        i64 reach;        // ... as long as k goes no more elements further than this
-        const u8* begin;  // of the matrix, in memory
-        const u8* end;    // behind its last element
-        i64 pitch;        // elements from line to line
-        i32 k_end;
+        const u8* from;  // aligned word in which the thread's first chunk begins at k = 0
+        i32 shift;       // bytes from there to the chunk
+        i32 room;        // elements from its first chunk to the operand's end along mn
+        i32 to;          // offset of its first chunk in a stage
+        i32 last;        // steps up to this k are inside
+        i32 k;           // step that is held, where the caller does not say
+        tile_source source;
     };
 
     PG_HD static constexpr coord origin(i32 chunk) {
@@ -57,45 +53,37 @@ struct realign_copy {
     // Once a tile, before any fetch.
     PG_DEVICE static void begin(registers& r, const tile_source& s, i32 thread) {
         const coord o = origin(thread);
-        r.pitch = along_mn ? s.col : s.row;
-        r.begin = static_cast<const u8*>(s.ptr);
-        const i64 last = i64(s.mn_end - 1) * s.row + i64(s.k_end - 1) * s.col;  // element, as all that follows
-        r.end = r.begin + (last + 1) * i64(sizeof(Element));
-        const u8* chunk = r.begin + elements(r, s.mn + o.row, o.col);
+        const u8* matrix = static_cast<const u8*>(s.ptr);
+        const u8* chunk = matrix + distance(s, s.mn + o.row, o.col);
         r.shift = i32(reinterpret_cast<u64>(chunk) % width);
         r.from = chunk - r.shift;
         r.room = s.mn_end - s.mn - o.row;
         r.to = Stage::offset(o.row, o.col);
-        r.k_end = s.k_end;
-        // The tile's first word is the operand's as well, or will be.
-        const u64 tile = reinterpret_cast<u64>(r.begin + elements(r, s.mn, 0));
-        const bool starts_inside = tile / width * width >= reinterpret_cast<u64>(r.begin);
-        r.first = starts_inside ? 0 : along_mn && s.col == 0 ? 0x7fffffff : 1;
-        // Its last chunk at k = 0 ends here; two words from its last element on are read at most.
-        const i32 whole = along_mn ? ceil_div(s.mn_end - s.mn, vector) * vector : s.mn_end - s.mn;
-        const i64 deepest = i64(s.mn + min(Stage::mn, whole) - 1) * s.row + i64(Stage::k - 1) * s.col;
-        r.reach = last + 1 - 2 * vector - deepest;
+        r.source = s;
+        // At k = 0 two words from the tile's last element on are read at most: how much further may k go?
+        const i32 lines = along_mn ? ceil_div(s.mn_end - s.mn, vector) * vector : s.mn_end - s.mn;
+        const i64 room = size(s) - distance(s, s.mn + min(Stage::mn, lines) - 1, Stage::k - 1) - 2 * width;
+        const i64 step = distance(s, 0, 1);
+        r.last = room < 0 || step == 0 ? 0 : i32(min(i64(s.k_end - Stage::k), room / step));
         PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) load(r.word[i], r.begin, false, false);
+        for (i32 i = 0; i < rounds; i++) load(r.word[i], matrix, false, false);
     }
 
-    // Whether all that a step reads lies within the matrix, and nothing of it past k_end: the same for all threads.
+    // Whether all that a step reads lies within the matrix, and nothing of it past k_end: the same for all threads. The
+    // first one may begin in a word that is not all the matrix' own.
     PG_DEVICE static bool inside(const registers& r, const tile_source&, i32 k) { return inside(r, k); }
-    PG_DEVICE static bool inside(const registers& r, i32 k) {
-        return k >= r.first && k + Stage::k <= r.k_end && (along_mn ? i64(k) * r.pitch : i64(k)) <= r.reach;
-    }
+    PG_DEVICE static bool inside(const registers& r, i32 k) { return k > 0 && k <= r.last; }
 
     PG_DEVICE static void fetch(registers& r, const tile_source&, u8*, i32 k, i32, inside_step) {
-        const u8* from = r.from + elements(r, 0, k);
-        r.k = k;
+        const u8* from = r.from + distance(r.source, 0, k);
         PG_UNROLL
         for (i32 i = 0; i < rounds; i++) {
             const coord by = origin(i * Threads);
-            if (by.row < r.room) load(r.word[i], from + elements(r, by.row, by.col), true, true);
+            if (by.row < r.room) load(r.word[i], from + distance(r.source, by.row, by.col), true, true);
         }
     }
 
-    PG_DEVICE static void commit(const registers& r, u8* stage, i32, inside_step) {
+    PG_DEVICE static void commit(const registers& r, u8* stage, i32, i32, inside_step) {
         PG_UNROLL
         for (i32 i = 0; i < rounds; i++) {
             bytes<width> chunk;
@@ -105,11 +93,11 @@ struct realign_copy {
     }
 
     PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
+        r.k = k;
         if (inside(r, k)) {
             fetch(r, s, stage, k, thread, inside_step{});
             return;
         }
-        r.k = k;
         PG_UNROLL
         for (i32 i = 0; i < rounds; i++) {
             const part p = part_of(r, k, i, thread);
@@ -119,21 +107,26 @@ struct realign_copy {
     }
 
     PG_DEVICE static void commit(const registers& r, u8* stage, i32 thread) {
-        if (inside(r, r.k)) {
-            commit(r, stage, thread, inside_step{});
+        commit(r, stage, r.k, thread, no_token{});
+    }
+
+    // What was fetched of the step at k.
+    PG_DEVICE static void commit(const registers& r, u8* stage, i32 k, i32 thread, no_token) {
+        if (inside(r, k)) {
+            commit(r, stage, k, thread, inside_step{});
             return;
         }
         PG_UNROLL
         for (i32 i = 0; i < rounds; i++) {
             bytes<width> chunk;
             shifted(chunk, r.word[i], r.shift);
-            keep(chunk, part_of(r, r.k, i, thread).valid);
+            keep(chunk, part_of(r, k, i, thread).valid);
             store(chunk, r, stage, i);
         }
         // Chunks at the matrix' ends, whose words are not all its own: element by element.
         PG_ROLLED
         for (i32 i = 0; i < rounds; i++) {
-            const part p = part_of(r, r.k, i, thread);
+            const part p = part_of(r, k, i, thread);
             if (p.valid == 0 || p.whole_words) continue;
             const auto* from = reinterpret_cast<const Element*>(p.word + r.shift);
             const coord o = origin(thread + i * Threads);
@@ -158,18 +151,23 @@ struct realign_copy {
 
     PG_DEVICE static part part_of(const registers& r, i32 k, i32 round, i32 thread) {
         const coord by = origin(round * Threads), o = origin(thread);
-        const i32 mn_left = r.room - by.row, k_left = r.k_end - k - o.col - by.col;
+        const i32 mn_left = r.room - by.row, k_left = r.source.k_end - k - o.col - by.col;
         part p;
         p.valid = mn_left <= 0 || k_left <= 0 ? 0 : min(along_mn ? mn_left : k_left, vector);
-        p.word = r.from + elements(r, by.row, k + by.col);
+        p.word = r.from + distance(r.source, by.row, k + by.col);
         p.two = r.shift + p.valid * i32(sizeof(Element)) > width;
-        p.whole_words = p.word >= r.begin && p.word + (p.two ? 2 * width : width) <= r.end;
+        const u8* matrix = static_cast<const u8*>(r.source.ptr);
+        p.whole_words = p.word >= matrix && p.word + (p.two ? 2 * width : width) <= matrix + size(r.source);
         return p;
     }
 
-    // Bytes that rows and columns further is; one of the two strides is 1.
-    PG_DEVICE static i64 elements(const registers& r, i32 rows, i32 cols) {
-        return (along_mn ? rows + i64(cols) * r.pitch : i64(rows) * r.pitch + cols) * i64(sizeof(Element));
+    // Bytes from an element to the one so many rows and columns further; one of the two strides is 1.
+    PG_DEVICE static i64 distance(const tile_source& s, i32 rows, i32 cols) {
+        return (along_mn ? rows + i64(cols) * s.col : i64(rows) * s.row + cols) * i64(sizeof(Element));
+    }
+    // Bytes from the matrix' first to its last.
+    PG_DEVICE static i64 size(const tile_source& s) {
+        return distance(s, s.mn_end - 1, s.k_end - 1) + i64(sizeof(Element));
     }
 
     PG_DEVICE static void load(u32 (&word)[loaded], const u8* from, bool first, bool second) {

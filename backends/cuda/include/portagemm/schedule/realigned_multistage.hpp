@@ -35,10 +35,10 @@ struct realigned_multistage {
                 load<typename Tile::copy_a>(tile.registers_a, tile.source_a, k_of(tile, Stages - 1), no_token{});
                 load<typename Tile::copy_b>(tile.registers_b, tile.source_b, k_of(tile, Stages - 1), no_token{});
             }
-            typename Tile::fragments f[2];
+            typename Tile::fragments f[ahead_by_one<Tile>() ? 2 : 1];
             i32 current = 0, ahead = Stages - 1;
             land(tile, current);
-            tile.read(f[0], current, 0);
+            if constexpr (ahead_by_one<Tile>()) tile.read(f[0], current, 0);
             for (i32 kt = 0; kt < k_tiles; kt++) {
                 // Two bodies: without a branch inside, copies and products are scheduled as one.
                 if (kt + Stages < k_tiles && inside<typename Tile::copy_a>(tile, tile.registers_a, tile.source_a, kt) &&
@@ -55,16 +55,27 @@ struct realigned_multistage {
             barrier<scope::block>(*this);
         }
 
-        // A step's fragments are read while the products of the step before run, across stages too.
-        template <class Tile, class Token>
-        PG_DEVICE void step(Tile& tile, typename Tile::fragments (&f)[2], i32 current, i32 ahead, i32 kt, i32 k_tiles,
-                            Token token) {
+        // Fragments of two steps where registers allow: they are read while the products of the step before run, across
+        // stages too.
+        template <class Tile>
+        PG_HD static constexpr bool ahead_by_one() {
+            constexpr i32 fragments = i32(sizeof(typename Tile::fragments)) / 4;
+            return Tile::sums + held<typename Tile::copy_a>() + held<typename Tile::copy_b>() + 2 * fragments <= 200;
+        }
+
+        template <class Tile, int Fragments, class Token>
+        PG_DEVICE void step(Tile& tile, typename Tile::fragments (&f)[Fragments], i32 current, i32 ahead, i32 kt,
+                            i32 k_tiles, Token token) {
             constexpr i32 last = Tile::k_steps - 1;
             constexpr bool always = same_type<Token, inside_step>;
             const bool store_more = always || kt + Stages - 1 < k_tiles, load_more = always || kt + Stages < k_tiles;
             PG_UNROLL
             for (i32 kk = 0; kk <= last; kk++) {
-                if (kk < last) tile.read(f[(kk + 1) % 2], current, kk + 1);
+                if constexpr (Fragments == 1) {
+                    tile.read(f[0], current, kk);
+                } else {
+                    if (kk < last) tile.read(f[(kk + 1) % 2], current, kk + 1);
+                }
                 if (kk == 0) {
                     if (store_more) {
                         store<typename Tile::copy_a>(tile.registers_a, tile.source_a, tile.stage_a(ahead).data,
@@ -77,19 +88,31 @@ struct realigned_multistage {
                         load<typename Tile::copy_b>(tile.registers_b, tile.source_b, k_of(tile, kt + Stages), token);
                     }
                 }
-                if (kk < last) tile.mma(f[kk % 2], kk);
+                if (Fragments == 1 || kk < last) tile.mma(f[kk % Fragments], kk);
             }
             arch::close_copy_group();
             land(tile, next(current));
-            tile.read(f[(last + 1) % 2], next(current), 0);  // after the last stage: what nobody uses
-            tile.mma(f[last % 2], last);
-            if constexpr (last % 2 == 0) f[0] = f[1];
+            if constexpr (Fragments == 2) {
+                tile.read(f[(last + 1) % 2], next(current), 0);  // after the last stage: what nobody uses
+                tile.mma(f[last % 2], last);
+                if constexpr (last % 2 == 0) f[0] = f[1];
+            }
         }
 
       private:
         template <class Tile>
         PG_DEVICE static i32 k_of(Tile& tile, i32 kt) {
             return tile.k_begin + kt * Tile::block_k;
+        }
+
+        // Registers of words on their way.
+        template <class Copy>
+        PG_HD static constexpr i32 held() {
+            if constexpr (Copy::asynchronous) {
+                return 0;
+            } else {
+                return Copy::rounds * Copy::loaded;
+            }
         }
 
         // Whether what iteration kt does for an operand needs no check.
@@ -104,10 +127,8 @@ struct realigned_multistage {
         PG_DEVICE void store(Registers& r, const tile_source& from, u8* stage, i32 k, Token token) {
             if constexpr (Copy::asynchronous) {
                 Copy::fetch(r, from, stage, k, this->thread, token);
-            } else if constexpr (same_type<Token, inside_step>) {
-                Copy::commit(r, stage, this->thread, token);
             } else {
-                Copy::commit(r, stage, this->thread);
+                Copy::commit(r, stage, k, this->thread, token);
             }
         }
 
