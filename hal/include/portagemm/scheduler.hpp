@@ -30,16 +30,28 @@ struct tile_scheduler {
         const i64 index = next;
         next += step;
         // All tiles fit 32 bits (the planner checks): a 64-bit division is a hundred instructions where there is none.
+        // What one batch or one band of tiles does not need is jumped over: a cold kernel fetches its code from memory.
         const u32 per_batch = u32(p.tiles_m) * u32(p.tiles_n);
-        w.batch = u32(index) / per_batch;
-        const u32 tile = u32(index) % per_batch;
-        const u32 band_tiles = u32(p.raster) * u32(p.tiles_n);
-        const u32 band = tile / band_tiles, in_band = tile % band_tiles;
-        const u32 height = min(u32(p.raster), u32(p.tiles_m) - band * u32(p.raster));
-        const u32 tile_m = band * u32(p.raster) + in_band % height;
-        w.m = i32(tile_m) * (Tile::m * Cluster);
+        u32 tile = u32(index), batch = 0, first_row = 0, height = u32(p.tiles_m), row = 0;
+        if (tile >= per_batch) {
+            batch = tile / per_batch;
+            tile -= batch * per_batch;
+        }
+        if (p.raster < p.tiles_m) {
+            const u32 band_tiles = u32(p.raster) * u32(p.tiles_n), band = tile / band_tiles;
+            tile -= band * band_tiles;
+            first_row = band * u32(p.raster);
+            height = min(u32(p.raster), height - first_row);
+        }
+        u32 column = tile;
+        if (height > 1) {
+            column = tile / height;
+            row = tile - column * height;
+        }
+        w.batch = batch;
+        w.m = i32(first_row + row) * (Tile::m * Cluster);
         if constexpr (Cluster > 1) w.m += vendor::cluster_rank() * Tile::m;
-        w.n = i32(in_band / height) * Tile::n;
+        w.n = i32(column) * Tile::n;
         w.k_begin = 0;
         w.k_end = p.k;
         w.slice = 0;
@@ -58,18 +70,17 @@ struct tile_scheduler {
     }
 };
 
-// Elements from an operand's address to its matrix of a batch (of which there are fewer than 2^32).
+// Elements from an operand's address to its matrix of a batch (of which there are fewer than 2^32). Rolled, and over at
+// once for the first batch: a kernel's code is read from memory too, and most problems have no other.
 PG_DEVICE i64 batch_offset(const operand& o, const gemm_params& p, i64 batch) {
     i64 offset = 0;
     u32 rest = u32(batch);
-    PG_UNROLL
-    for (i32 i = max_batch_dims - 1; i >= 0; i--) {
+    PG_ROLLED
+    for (i32 i = max_batch_dims - 1; rest != 0; i--) {
         const u32 extent = u32(p.batch[i]);
-        if (extent > 1) {
-            const u32 outer = rest / extent;
-            offset += i64(rest - outer * extent) * o.batch[i];
-            rest = outer;
-        }
+        const u32 outer = rest / extent;
+        offset += i64(rest - outer * extent) * o.batch[i];
+        rest = outer;
     }
     return offset;
 }

@@ -184,6 +184,8 @@ MUTANTS = {
     "split: copies are not awaited": (SPLIT, "full.arrive_after_copies();", "full.arrive();"),
     "a chunk's round": ("arch/sm80.hpp", "origin(i * Threads)", "origin(0)"),
     "tail of k": ("arch/sm80.hpp", "k + Stage::k <= s.k_end &&", ""),
+    "outer: tail of k, elements": ("arch/sm80.hpp", "by_mn < r.room && by_k < k_room", "by_mn < r.room"),
+    "outer: tail of k, chunks": ("arch/sm80.hpp", "by_k < k_room ? max", "true ? max"),
 }
 
 
@@ -198,5 +200,9 @@ def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     changed.parent.mkdir(parents=True)
     changed.write_text(text.replace(old, new))
     schedule = "split_multistage" if header == SPLIT else "multistage"
-    tile = _tile((64, 64, 32), 3, loaders=2)
-    assert verdicts(Case(schedule, tile, 72, 72, 264, "nt", grid=1), tmp_path)
+    if name.startswith("outer"):
+        tile = TileConfig("fma_outer", (64, 64, 16), (2, 2), 3)
+        case = Case(schedule, tile, 70, 72, 37, "tt", FP32, pads=(2, 3), alignment=(16, 4))
+    else:
+        case = Case(schedule, _tile((64, 64, 32), 3, loaders=2), 72, 72, 264, "nt", grid=1)
+    assert verdicts(case, tmp_path)

@@ -16,7 +16,12 @@ namespace pg::vendor {
 
 constexpr int wave_size = 32;
 
-__device__ __forceinline__ int thread() { return int(threadIdx.x); }
+// Divisions of what is not negative are shifts: compilers have to be told that it is not.
+__device__ __forceinline__ int thread() {
+    const int x = int(threadIdx.x);
+    __builtin_assume(x >= 0 && x < 1024);
+    return x;
+}
 __device__ __forceinline__ long long block() { return blockIdx.x; }
 __device__ __forceinline__ long long blocks() { return gridDim.x; }
 

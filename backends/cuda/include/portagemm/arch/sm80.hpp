@@ -140,6 +140,9 @@ struct async_copy {
     static constexpr i32 rounds = ceil_div(chunks, Threads);
     // Thread and round are then separate bits of a chunk's number: see swizzled_stage::moved.
     static constexpr bool bitwise = is_power_of_two(Threads) && is_power_of_two(along_mn ? chunks_mn : chunks_k);
+    // Elements of a chunk that are inside are counted for every chunk, where that costs little next to the products of a
+    // step: such a copy has one way, which needs fewer registers. The others have two.
+    static constexpr bool one_way = vector == 1 || (along_mn && sizeof(Element) == 4);
 
     // What a thread's chunks have in common for all of a tile: those of later rounds lie constants away.
     struct registers {
@@ -176,32 +179,25 @@ struct async_copy {
     }
 
     PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, inside_step) {
-        const Element* from = r.from + along_col(s, k);
-        PG_UNROLL
-        for (i32 i = 0; i < rounds; i++) {
-            if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
-            const coord first = bitwise ? coord{0, 0} : origin(thread);
-            const coord o = bitwise ? origin(i * Threads) : origin(thread + i * Threads);
-            const i32 by_mn = o.row - first.row, by_k = o.col - first.col;
-            const i32 to = bitwise ? Stage::moved(r.to, by_mn, by_k) : Stage::offset(o.row, o.col);
-            copy_chunk<Width>(stage + to, from + along_row(s, by_mn) + along_col(s, by_k), by_mn < r.room);
-        }
+        copy_chunks<false>(r, s, stage, k, thread, Stage::k);
     }
 
     PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
-        if (inside(r, s, k)) {
+        if constexpr (one_way) {
+            copy_chunks<(vector > 1)>(r, s, stage, k, thread, s.k_end - k - origin(thread).col);
+        } else if (inside(r, s, k)) {
             fetch(r, s, stage, k, thread, inside_step{});
         } else {
-            const i32 room = s.mn_end - s.mn;
+            // A chunk that reads nothing may name any address.
+            const coord first = origin(thread);
+            const Element* from = r.from + along_col(s, k);
             PG_ROLLED
             for (i32 chunk = thread; chunk < chunks; chunk += Threads) {
                 const coord o = origin(chunk);
-                const i32 mn_left = room - o.row, k_left = s.k_end - k - o.col;
+                const i32 by_mn = o.row - first.row, mn_left = r.room - by_mn, k_left = s.k_end - k - o.col;
                 const i32 valid = mn_left <= 0 || k_left <= 0 ? 0 : min(along_mn ? mn_left : k_left, vector);
-                // A chunk that reads nothing still names an address: the operand's own, which is always mapped.
-                const Element* base = static_cast<const Element*>(s.ptr);
                 copy_part<Width>(stage + Stage::offset(o.row, o.col),
-                                 valid > 0 ? base + along_row(s, s.mn + o.row) + along_col(s, k + o.col) : base,
+                                 from + along_row(s, by_mn) + along_col(s, o.col - first.col),
                                  valid * i32(sizeof(Element)));
             }
         }
@@ -209,6 +205,29 @@ struct async_copy {
     PG_DEVICE static void commit(registers&, u8*, i32) {}
 
   private:
+    // A thread's chunks of a step of K; zeros for what is `k_room` or more further along K, or past the end along mn.
+    // InPart: some of the elements of a chunk may be.
+    template <bool InPart>
+    PG_DEVICE static void copy_chunks(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, i32 k_room) {
+        const Element* from = r.from + along_col(s, k);
+        PG_UNROLL
+        for (i32 i = 0; i < rounds; i++) {
+            if (chunks % Threads != 0 && thread + i * Threads >= chunks) break;
+            const coord first = bitwise ? coord{0, 0} : origin(thread);
+            const coord o = bitwise ? origin(i * Threads) : origin(thread + i * Threads);
+            const i32 by_mn = o.row - first.row, by_k = o.col - first.col;
+            u8* to = stage + (bitwise ? Stage::moved(r.to, by_mn, by_k) : Stage::offset(o.row, o.col));
+            const Element* chunk = from + along_row(s, by_mn) + along_col(s, by_k);
+            if constexpr (InPart) {
+                static_assert(along_mn);
+                const i32 valid = by_k < k_room ? max(0, min(vector, r.room - by_mn)) : 0;
+                copy_part<Width>(to, chunk, valid * i32(sizeof(Element)));
+            } else {
+                copy_chunk<Width>(to, chunk, by_mn < r.room && by_k < k_room);
+            }
+        }
+    }
+
     // Elements to rows and columns further; one of the two strides is 1.
     PG_DEVICE static i64 along_row(const tile_source& s, i32 rows) { return along_mn ? rows : i64(rows) * s.row; }
     PG_DEVICE static i64 along_col(const tile_source& s, i32 cols) {
