@@ -92,10 +92,10 @@ struct realign_copy {
         }
     }
 
-    PG_DEVICE static void fetch(registers& r, const tile_source& s, u8* stage, i32 k, i32 thread, no_token) {
+    PG_DEVICE static void fetch(registers& r, const tile_source&, u8*, i32 k, i32 thread, no_token) {
         r.k = k;
         if (inside(r, k)) {
-            fetch(r, s, stage, k, thread, inside_step{});
+            fetch(r, r.source, nullptr, k, thread, inside_step{});
             return;
         }
         PG_UNROLL

@@ -26,6 +26,8 @@ struct realigned_multistage {
 
         template <class Tile>
         PG_DEVICE void mainloop(Tile& tile, i32 k_tiles) {
+            keep<typename Tile::copy_a>(tile.registers_a);
+            keep<typename Tile::copy_b>(tile.registers_b);
             PG_ROLLED
             for (i32 s = 0; s < Stages - 1; s++) {
                 if (s < k_tiles) tile.copy(s, s);
@@ -112,6 +114,16 @@ struct realigned_multistage {
                 return 0;
             } else {
                 return Copy::rounds * Copy::loaded;
+            }
+        }
+
+        // What is the same for all steps stays in registers: it would be computed anew in each.
+        template <class Copy, class Registers>
+        PG_DEVICE static void keep(Registers& r) {
+            if constexpr (!Copy::asynchronous) {
+                arch::hold(r.shift);
+                arch::hold(r.room);
+                arch::hold(r.to);
             }
         }
 
