@@ -169,7 +169,7 @@ def test_compile_takes_several_archs(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_compile_best_is_one_kernel_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--layout", "nt", "--dtype", "float16", "--epilogue", "none", "--shape", "8x4096x4096"]
+    options = ["--layout", "nt", "--dtype", "float16", "--epilogue", "none", "--shape", "2048x4096x4096"]
     code, out, _ = run(capsys, "compile", "--arch", "a100", "--list", "--best", *options)
     assert code == 0 and len(out.split()) == 1
 
