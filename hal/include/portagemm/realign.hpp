@@ -14,6 +14,7 @@ namespace pg {
 template <class Element, class Stage, major Global, int Natural, int Threads>
 struct realign_copy {
     using element = Element;
+    using stage = Stage;
     static constexpr bool asynchronous = false;
     static constexpr bool along_mn = Global == major::mn;
     static_assert(sizeof(Element) == 2 && same_type<Element, typename Stage::element>, "shifts 16-bit elements");

@@ -283,7 +283,7 @@ def _tile_cases() -> list[Case]:
         Case(70, 66, 133, "tn", (7, 3), (1, 1), tile=tile((64, 64, 16), (2, 2), 4)),
         Case(130, 66, 165, "nt", (5, 6), tile=tile((128, 128, 32), (2, 4), 3)),
         Case(
-            258, 66, 133, "nt", (3, 1), tile=tile((256, 128, 32), (4, 2), 3)
+            258, 66, 133, "nt", (3, 1), tile=tile((256, 128, 16), (4, 2), 4)
         ),  # one step's fragments at a time
     ]
 

@@ -128,6 +128,7 @@ static_assert(maps_are_sound<mma_16816<fp16>>() && maps_are_sound<mma_1688_tf32>
 template <class Element, class Stage, major Global, int Width, int Threads>
 struct async_copy {
     using element = Element;
+    using stage = Stage;
     static_assert(same_type<Element, typename Stage::element>, "an asynchronous copy cannot convert");
     static_assert(Width == 16 || Width == 8 || Width == 4, "cp.async moves 4, 8 or 16 bytes");
     static constexpr bool asynchronous = true;

@@ -14,6 +14,11 @@ struct realigned_multistage {
     static constexpr scope readers = scope::block;
     struct sync {};  // completion is counted in copy groups, which need no object
 
+    // Where a lane reads in a stage.
+    struct places {
+        i32 a, b;
+    };
+
     struct role : all_waves {
         PG_DEVICE static i32 next(i32 s) { return s + 1 == Stages ? 0 : s + 1; }
 
@@ -38,16 +43,17 @@ struct realigned_multistage {
                 load<typename Tile::copy_b>(tile.registers_b, tile.source_b, k_of(tile, Stages - 1), no_token{});
             }
             typename Tile::fragments f[ahead_by_one<Tile>() ? 2 : 1];
+            const places at = places_of(tile);
             i32 current = 0, ahead = Stages - 1;
             land(tile, current);
-            if constexpr (ahead_by_one<Tile>()) tile.read(f[0], current, 0);
+            if constexpr (ahead_by_one<Tile>()) read(tile, f[0], at, current, 0);
             for (i32 kt = 0; kt < k_tiles; kt++) {
                 // Two bodies: without a branch inside, copies and products are scheduled as one.
                 if (kt + Stages < k_tiles && inside<typename Tile::copy_a>(tile, tile.registers_a, tile.source_a, kt) &&
                     inside<typename Tile::copy_b>(tile, tile.registers_b, tile.source_b, kt)) {
-                    step(tile, f, current, ahead, kt, k_tiles, inside_step{});
+                    step(tile, f, at, current, ahead, kt, k_tiles, inside_step{});
                 } else {
-                    step(tile, f, current, ahead, kt, k_tiles, no_token{});
+                    step(tile, f, at, current, ahead, kt, k_tiles, no_token{});
                 }
                 ahead = current;
                 current = next(current);
@@ -66,17 +72,17 @@ struct realigned_multistage {
         }
 
         template <class Tile, int Fragments, class Token>
-        PG_DEVICE void step(Tile& tile, typename Tile::fragments (&f)[Fragments], i32 current, i32 ahead, i32 kt,
-                            i32 k_tiles, Token token) {
+        PG_DEVICE void step(Tile& tile, typename Tile::fragments (&f)[Fragments], const places& at, i32 current,
+                            i32 ahead, i32 kt, i32 k_tiles, Token token) {
             constexpr i32 last = Tile::k_steps - 1;
             constexpr bool always = same_type<Token, inside_step>;
             const bool store_more = always || kt + Stages - 1 < k_tiles, load_more = always || kt + Stages < k_tiles;
             PG_UNROLL
             for (i32 kk = 0; kk <= last; kk++) {
                 if constexpr (Fragments == 1) {
-                    tile.read(f[0], current, kk);
+                    read(tile, f[0], at, current, kk);
                 } else {
-                    if (kk < last) tile.read(f[(kk + 1) % 2], current, kk + 1);
+                    if (kk < last) read(tile, f[(kk + 1) % 2], at, current, kk + 1);
                 }
                 if (kk == 0) {
                     if (store_more) {
@@ -95,7 +101,7 @@ struct realigned_multistage {
             arch::close_copy_group();
             land(tile, next(current));
             if constexpr (Fragments == 2) {
-                tile.read(f[(last + 1) % 2], next(current), 0);  // after the last stage: what nobody uses
+                read(tile, f[(last + 1) % 2], at, next(current), 0);  // after the last stage: what nobody uses
                 tile.mma(f[last % 2], last);
                 if constexpr (last % 2 == 0) f[0] = f[1];
             }
@@ -114,6 +120,32 @@ struct realigned_multistage {
                 return 0;
             } else {
                 return Copy::rounds * Copy::loaded;
+            }
+        }
+
+        // As tile_steps::read, from places that are computed once a tile.
+        template <class Tile>
+        PG_DEVICE static places places_of(Tile& tile) {
+            const coord origin = Tile::tile::wave_origin(tile.wave);
+            places at{Tile::atom::template place_a<typename Tile::copy_a::stage>(origin.row, tile.lane),
+                      Tile::atom::template place_b<typename Tile::copy_b::stage>(origin.col, tile.lane)};
+            arch::hold(at.a);
+            arch::hold(at.b);
+            return at;
+        }
+        template <class Tile>
+        PG_DEVICE static void read(Tile& tile, typename Tile::fragments& f, const places& at, i32 s, i32 kk) {
+            using atom = typename Tile::atom;
+            using stage_a = typename Tile::copy_a::stage;
+            using stage_b = typename Tile::copy_b::stage;
+            static_assert(Tile::places_are_fixed);
+            PG_UNROLL
+            for (i32 i = 0; i < Tile::tile::atoms_m; i++) {
+                atom::template read_a_at<stage_a>(f.a[i], tile.stage_a(s).data, at.a, i * atom::m, kk * atom::k);
+            }
+            PG_UNROLL
+            for (i32 j = 0; j < Tile::tile::atoms_n; j++) {
+                atom::template read_b_at<stage_b>(f.b[j], tile.stage_b(s).data, at.b, j * atom::n, kk * atom::k);
             }
         }
 
