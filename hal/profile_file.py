@@ -197,7 +197,10 @@ def _build(file: Path, data: dict[str, Any]) -> ArchProfile:
             )
         for i, tile in enumerate(tiles):
             where = f"profile {file}: key tiles.{schedule}[{i}]"
-            _check_tile(where, profile, tile)
+            if schedule != "skinny":  # its operands are exchanged, its waves share K
+                _check_tile(where, profile, tile)
+            else:
+                _check_skinny(where, profile, tile)
             if schedule == "gemv":
                 _check_gemv(where, profile, tile)
     return profile
@@ -246,6 +249,27 @@ def _check_gemv(where: str, profile: ArchProfile, tile: TileConfig) -> None:
         raise ProfileError(
             f"{where}.block: given {rows} x {columns} outputs for {threads} threads; allowed with gemv: as many "
             f"outputs as threads or more, or a power of two of them"
+        )
+
+
+def _check_skinny(where: str, profile: ArchProfile, tile: TileConfig) -> None:
+    """What kernels/skinny.hpp asks of a tile: whole atoms of exchanged operands, waves along K and N."""
+    atom = profile.atoms.get(tile.atom)
+    if atom is None:
+        raise ProfileError(f"{where}.atom: given {tile.atom!r}; allowed: {', '.join(profile.atoms)}")
+    for axis, extent, unit in zip(
+        "mn", tile.block[:2], (atom.shape[1], atom.shape[0] * tile.waves[1]), strict=True
+    ):
+        if extent % unit:
+            raise ProfileError(
+                f"{where}.block: given {axis} = {extent}; allowed with skinny: multiples of {unit} "
+                f"(atom {atom.name} exchanged, {tile.waves[1]} waves along N)"
+            )
+    threads = tile.waves[0] * tile.waves[1] * profile.wave_size
+    if threads > profile.limits.threads_per_block:
+        raise ProfileError(
+            f"{where}.waves: given {list(tile.waves)} ({threads} threads); "
+            f"allowed: at most {profile.limits.threads_per_block} threads"
         )
 
 

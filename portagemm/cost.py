@@ -19,8 +19,13 @@ _MEMORY_EFFICIENCY = 0.9
 _MATRIX_EFFICIENCY = 0.75
 #: Bandwidth from the last-level cache into the units, as a multiple of the memory's.
 _FEED_RATIO = 4.0
-#: Seconds a block needs for a step of K however small its tile: waiting, and matrix instructions in a row.
-_STEP = 0.28e-6
+#: Seconds that 64 of K take a block however small its tile: matrix instructions in a row, and barriers.
+_STEP = 0.12e-6
+#: Seconds from asking for a stage to having it, while the memory is busy: a block has all its stages on their way.
+_LATENCY = 1.2e-6
+#: What kernels that stream B lose where blocks fill the device unevenly, and where steps do not fill K, as parts of
+#: reading it.
+_UNEVEN, _RAGGED = 0.4, 0.25
 #: Part of the feed's time that the matrix unit does not hide.
 _FEED_EXPOSED = 0.58
 #: Part of the shorter of computing and reading that shows.
@@ -70,18 +75,19 @@ def estimate(
     persistent: bool,
     board: Board,
     slices: int = 1,
-    step: int = 64,
+    stream: int = 0,
 ) -> Estimate:
     """The time of `tiles` tiles (of all batches and slices; along m of a whole cluster) of a problem on a board.
 
-    `step`: elements of K that a block waits for at a time.
+    `stream`: elements of K that a block which streams B (gemv, skinny) has on their way; 0 for all others.
     """
     block_m, block_n, block_k = tile.block
     size = problem.a.dtype.bytes
     units = max(1, board.compute_units)
     blocks = max(1, tiles * tile.cluster * tile.split)
     rounds = _ceil(blocks, units * tile.resident)
-    side_by_side = min(tile.resident, _ceil(blocks, units))
+    # The blocks of a cluster go to one unit where it takes them all, also while others have none.
+    side_by_side = tile.resident if tile.split > 1 else min(tile.resident, _ceil(blocks, units))
     depth = _ceil(_ceil(problem.k, block_k), tile.split * slices) * block_k  # of K, for one block
 
     rate_key = "tf32" if problem.precision == "tf32" else problem.a.dtype.name
@@ -94,7 +100,7 @@ def estimate(
     feed_rate = memory_rate * _FEED_RATIO / units
     feed = feed_bytes / feed_rate
     unit = side_by_side * max(matrix + _FEED_EXPOSED * feed, feed)
-    one_block = max(unit, depth / step * _STEP)
+    one_block = max(unit, depth / 64 * max(_STEP, _LATENCY * 64 / (tile.stages * block_k)))
     overhead = 0.0 if persistent and tile.split == 1 else _ROUND * (1 if tile.resident > 1 else 2)
     overhead += _HANDOVER * tile.split * (1 if tile.resident > 1 else 2) if tile.split > 1 else 0.0
     compute = rounds * (one_block + overhead)
@@ -105,8 +111,16 @@ def estimate(
     traffic = batches * (problem.m * problem.k + problem.n * problem.k) * size
     results = batches * problem.m * problem.n * problem.d.dtype.bytes
     traffic += results * (2 if problem.c else 1)
-    # Few blocks do not keep the memory busy.
-    memory = traffic / memory_rate / min(1.0, blocks / units) ** 0.5
+    if stream and not persistent:
+        # What is on its way bounds the rate; blocks that do not fill the units evenly leave some idle.
+        slots = units * tile.resident
+        rate = min(memory_rate, min(blocks, slots) * block_n * stream * size / _LATENCY)
+        lost = _UNEVEN * (1 - blocks / (rounds * slots)) + _RAGGED * (_ceil(depth, stream) * stream / max(depth, 1) - 1)
+        memory = traffic / rate * (1 + lost)
+        compute = blocks * block_m * depth * size / (memory_rate * _FEED_RATIO)  # A comes from the cache
+    else:
+        # Few blocks do not keep the memory busy.
+        memory = traffic / memory_rate / min(1.0, blocks / units) ** 0.5
 
     # The shorter of the two hides behind the longer, but not wholly.
     seconds = _LAUNCH + max(compute, memory) + _EXPOSED * min(compute, memory)

@@ -48,6 +48,7 @@ class KernelConfig:
         store: "staged", "tensor", "split" or "direct". columns: width of a staged strip, in elements.
         along: "n" or "m": how D's elements of a vector follow each other.
         c, bias: dtypes, or None where the epilogue reads none. activation: one of problem.ACTIVATIONS.
+        flat: one matrix, K in one piece and a block a tile: nothing has to be divided to find a block's tile.
         delay: nanoseconds that waits and arrivals pause at random, for tests (portagemm/delays.py); 0: never.
     """
 
@@ -63,6 +64,7 @@ class KernelConfig:
     c: str | None = None
     bias: str | None = None
     activation: str = "none"
+    flat: bool = False
     delay: int = 0
 
     def symbol(self, arch: str) -> str:
@@ -90,6 +92,8 @@ class KernelConfig:
             parts.append(f"l{t.loaders}")
         if self.along != "n":
             parts.append("along_m")
+        if self.flat:
+            parts.append("flat")
         if self.activation != "none":
             parts.append(self.activation)
         if self.c is not None:
@@ -210,6 +214,28 @@ ATOMS: dict[str, AtomPart] = {
 
 
 @dataclass(frozen=True)
+class StreamedPart:
+    """How an atom's fragments come straight from memory (kernels/skinny.hpp), by the atom's name.
+
+    Attributes:
+        header, cpp: as an AtomPart's. m, n: its extents, of exchanged operands. k: elements of a chunk.
+    """
+
+    header: str
+    cpp: str
+    m: int
+    n: int
+    k: int
+
+
+STREAMED: dict[str, StreamedPart] = {
+    "mma_16816": StreamedPart(
+        "portagemm/arch/sm80_streamed.hpp", "pg::arch::mma_16816_streamed<{element}>", m=16, n=8, k=32
+    ),
+}
+
+
+@dataclass(frozen=True)
 class CopyPart:
     """A copy in device code, formatted with element, stage, major, width, threads, operand, slices.
 
@@ -275,7 +301,7 @@ class SchedulePart:
         barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
         lends_stages: whether the store uses the stages' memory instead of its own.
-        rows: it takes no more rows than a tile has (kernels/gemv.hpp).
+        rows: it takes no more rows than a tile has, and streams B (kernels/gemv.hpp, kernels/skinny.hpp).
         family: schedules of one family sum in one order and differ in the tiles they are for: the planner weighs
             their tiles against each other, not just the first schedule's.
     """
@@ -295,6 +321,8 @@ class SchedulePart:
 SCHEDULES: dict[str, SchedulePart] = {
     # No main loop but a body of its own: a tile's `stages` are the chunks that a lane has on their way at a time.
     "gemv": SchedulePart("kernels/gemv.hpp", "", ("load",), rows=True),
+    # The same with a matrix atom. A tile's waves share K and lie along N; `stages` are the chunks on their way at a time.
+    "skinny": SchedulePart("kernels/skinny.hpp", "", ("load",), rows=True),
     "single_buffer": SchedulePart(
         "portagemm/schedule/single_buffer.hpp", "pg::single_buffer<{threads}>", ("register", "pack")
     ),
@@ -387,6 +415,8 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
         outputs = block_m * block_n
         parts = max(1, min(wave_size, waves * wave_size // outputs))
         return _round_up(outputs * (wave_size + 1 + parts) * 4, 16)
+    if config.schedule == "skinny":  # skinny_tile::shared
+        return _round_up(tile.waves[0] * block_m * (block_n + 4) * 4, 16)
     if config.store == "staged":
         strips = waves * part.m(wave_size, wave_n) * (config.columns + 8) * 4
     elif config.store == "tensor":
@@ -442,6 +472,30 @@ PG_ENTRY({symbol}, pg::gemm_args<config>, {threads}, config::schedule::min_block
 """
 
 
+_SKINNY_TEMPLATE = """\
+{arch_config}
+#include <{header}>
+#include <kernels/skinny.hpp>
+
+namespace {{
+struct config {{
+    using element = {element};
+    using element_d = {d};
+    using tile = pg::skinny_tile<{atom}, {block_m}, {block_n}, {waves_k}, {waves_n}, {stages}>;
+    static constexpr int width_a = {width_a}, width_b = {width_b};
+    static constexpr pg::major major_a = pg::major::{major_a};
+    static constexpr bool flat = {flat};
+    using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
+}};
+static_assert(sizeof(config::tile::shared) <= {shared_bytes}, "the planner counts shared memory wrongly");
+static_assert(config::tile::threads == {threads} && {threads} <= pg::arch_config::threads_per_block);
+static_assert(config::tile::k == {block_k});
+}}  // namespace
+
+PG_ENTRY({symbol}, pg::gemv_args, {threads}, {min_blocks}, pg::skinny<config>)
+"""
+
+
 _GEMV_TEMPLATE = """\
 {arch_config}
 #include <kernels/gemv.hpp>
@@ -485,6 +539,32 @@ def _gemv_text(config: KernelConfig, profile: ArchProfile) -> str:
     )
 
 
+def _skinny_text(config: KernelConfig, profile: ArchProfile) -> str:
+    tile, threads, part = config.tile, block_threads(config, profile.wave_size), STREAMED[config.tile.atom]
+    return _SKINNY_TEMPLATE.format(
+        arch_config=arch_config(profile),
+        header=part.header,
+        atom=part.cpp.format(element=_cpp(config.a.dtype)),
+        element=_cpp(config.a.dtype),
+        d=_cpp(config.d),
+        block_m=tile.block[0],
+        block_n=tile.block[1],
+        block_k=tile.block[2],
+        waves_k=tile.waves[0],
+        waves_n=tile.waves[1],
+        stages=tile.stages,
+        width_a=config.a.width,
+        width_b=config.b.width,
+        major_a=config.a.major,
+        flat="true" if config.flat else "false",
+        shared_bytes=shared_bytes(config, profile.wave_size),
+        threads=threads,
+        min_blocks=tile.resident,
+        symbol=config.symbol(profile.arch),
+        **epilogue_words(config.activation, config.c, config.bias),
+    )
+
+
 def _cpp(dtype: str) -> str:
     return BY_NAME[dtype].cpp
 
@@ -502,6 +582,8 @@ def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
     """The source of one kernel: generated facts, the headers of its parts, and one instantiation."""
     if config.schedule == "gemv":
         return _gemv_text(config, profile)
+    if config.schedule == "skinny":
+        return _skinny_text(config, profile)
     tile, part, schedule = config.tile, ATOMS[config.tile.atom], SCHEDULES[config.schedule]
     block_m, block_n, block_k = tile.block
     waves_m, waves_n = tile.waves

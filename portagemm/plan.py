@@ -23,6 +23,7 @@ from portagemm.kernel_config import (
     ATOMS,
     COPIES,
     SCHEDULES,
+    STREAMED,
     KernelConfig,
     OperandConfig,
     block_threads,
@@ -45,6 +46,7 @@ class GemmPlan:
         grid, block: blocks, and threads of a block. shared_bytes: dynamic shared memory of a block.
         tiles_m, tiles_n: tiles of one batch (along m of a whole cluster). tiles: of all batches and slices.
         raster: rows of tiles that are walked together.
+        programmatic: whether it may start before the kernel ahead has ended (it waits by itself for what it needs).
         slices: parts of K whose sums go to a workspace in fp32; `reduce`, a second kernel, adds them up.
         cost: the model's estimate in microseconds. limit: what the model says it is spent on (cost.py).
         reasons: why this plan, for `explain`.
@@ -60,6 +62,7 @@ class GemmPlan:
     raster: int
     cost: float
     limit: str
+    programmatic: bool = False
     slices: int = 1
     reduce: ReduceConfig | None = None
     reasons: tuple[str, ...] = field(default=(), compare=False)
@@ -194,13 +197,25 @@ def _realigns(operand: Operand, major: str, order: str) -> bool:
     )
 
 
-def _strip_columns(tile: TileConfig, wave_size: int, widest: int) -> int:
+def _strip_columns(tile: TileConfig, wave_size: int) -> int:
+    """Columns of a staged strip."""
     wave_n = tile.block[1] // tile.waves[1]
     atom_n = ATOMS[tile.atom].n(wave_size, wave_n)
-    for columns in (64, 32, 16, 8):
-        if columns <= widest and wave_n % columns == 0 and (columns % atom_n == 0 or atom_n % columns == 0):
+    for columns in (32, 16, 8):
+        if wave_n % columns == 0 and (columns % atom_n == 0 or atom_n % columns == 0):
             return columns
     raise _Rejected(f"no strip width divides a wave's {wave_n} columns")
+
+
+def _tensor_columns(tile: TileConfig) -> int:
+    """16-bit columns of a tensor store's strip: few strips, and rows that are swizzled (128, 64 or 32 bytes) or an odd
+    number of 16-byte chunks long, so that stmatrix meets no bank twice (arch/sm90.hpp)."""
+    wave_n = tile.block[1]
+    fitting = [columns for columns in range(8, 105, 16) if wave_n % columns == 0]
+    fitting += [columns for columns in (64, 32, 16) if wave_n % columns == 0]
+    if wave_n % 64 == 0:
+        return 64
+    return max(fitting)
 
 
 def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: TileConfig) -> KernelConfig:
@@ -213,6 +228,8 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         wanted = "tf32" if dtype == "fp32" and problem.precision == "tf32" else dtype
         raise _Rejected(f"{tile.atom} takes {', '.join(atom.a)}, not {wanted}")
     block_m, block_n, _ = tile.block
+    if schedule == "skinny" and tile.atom not in STREAMED:
+        raise _Rejected(f"{tile.atom} has no fragments that come straight from memory")
     if SCHEDULES[schedule].rows:
         if problem.m > block_m:
             raise _Rejected(f"takes up to {block_m} rows, there are {problem.m}")
@@ -247,9 +264,9 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         and problem.n * d.dtype.bytes % 16 == 0
         and _tensor_obstacle("D", d, 1, problem.batch) is None
     ):
-        store, columns = "tensor", _strip_columns(tile, profile.wave_size, 64)
+        store, columns = "tensor", _tensor_columns(tile)
     else:
-        store, columns = "staged", _strip_columns(tile, profile.wave_size, 32)
+        store, columns = "staged", _strip_columns(tile, profile.wave_size)
         vector = min(vector, columns) if along == "n" else vector
     return KernelConfig(
         schedule=schedule,
@@ -264,6 +281,7 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         c=problem.c.dtype.name if problem.c else None,
         bias=problem.bias.dtype.name if problem.bias else None,
         activation=problem.activation,
+        flat=schedule == "skinny" and not problem.batch,
     )
 
 
@@ -308,9 +326,10 @@ def _launchable(
     grid = max(blocks, min(grid * blocks, limits.grid // blocks * blocks))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
-    # A stage of 64 elements, or a chunk a lane.
-    step = profile.wave_size * block_k * tile.stages if schedule.rows else 64
-    expected = estimate(problem, tile, tiles, one_wave, board, slices, step)
+    stream = 0
+    if schedule.rows:
+        stream = block_k * tile.stages * (tile.waves[0] if kernel.schedule == "skinny" else profile.wave_size)
+    expected = estimate(problem, tile, tiles, one_wave, board, slices, stream)
     return GemmPlan(
         kernel=kernel,
         grid=grid,
@@ -322,6 +341,8 @@ def _launchable(
         raster=min(_raster(tile), max(1, tiles_m)),
         cost=expected.seconds * 1e6,
         limit=expected.limit,
+        # Kernels of archs with clusters know how to wait (vendor.hpp, wait_for_prior_kernel).
+        programmatic="cluster" in profile.scopes and (kernel.a.copy == "tensor" or schedule.rows),
         slices=slices,
     )
 
@@ -379,7 +400,8 @@ def _sliced(
     if _slice_elements(problem) >= 1 << 32:
         raise _Rejected(f"{_slice_elements(problem)} sums of a slice do not fit 32 bits")
     part = _summed(problem)
-    plan = _launchable(part, profile, device, board, _kernel(part, profile, schedule, tile), slices)
+    kernel = replace(_kernel(part, profile, schedule, tile), flat=False)
+    plan = _launchable(part, profile, device, board, kernel, slices)
     d, vector = problem.d, 1
     if d.strides[1] == 1:
         vector = min(PITCH, access_bytes(d, 1) // d.dtype.bytes)
@@ -636,7 +658,7 @@ def launch_config(chosen: GemmPlan) -> LaunchConfig:
         block=chosen.block,
         cluster=chosen.cluster,
         shared_bytes=chosen.shared_bytes,
-        programmatic=chosen.kernel.a.copy == "tensor",
+        programmatic=chosen.programmatic,
     )
 
 
@@ -655,6 +677,8 @@ _PARAMS_BYTES = _OPERANDS * _OPERAND.size + _REST.size
 _EMPTY_COPIES_BYTES = 8
 _MAPS_OFFSET, _MAP_BYTES = 384, 128
 _TENSOR_ARGS_BYTES = 832
+#: Bytes of a row that the copy engine can swizzle.
+_SWIZZLES = (128, 64, 32)
 #: Rows a warp stores at a time (tensor_store in backends/cuda/include/portagemm/arch/sm90.hpp).
 _TENSOR_STORE_ROWS = 16
 
@@ -684,6 +708,8 @@ def arguments(problem: GemmProblem, chosen: GemmPlan) -> ArgumentBlock:
         maps, batched = _tensor_maps(problem, chosen.kernel)
         constant = (problem.constant_b and chosen.swap, problem.constant_b and not chosen.swap)
         struct.pack_into("<4i", block, _MAPS_OFFSET + 3 * _MAP_BYTES, *batched, *constant)
+    elif SCHEDULES[chosen.kernel.schedule].rows:
+        block += struct.pack("<2i", problem.constant_b and not chosen.swap, 0)
     else:
         block += bytes(_EMPTY_COPIES_BYTES)
     offsets = list(_POINTERS)
@@ -755,7 +781,7 @@ def _tensor_maps(problem: GemmProblem, kernel: KernelConfig) -> tuple[tuple[Tens
             shape=(*extents, count if step else 1),
             strides=(outer, step or outer),
             box=(*box, 1),
-            swizzle_bytes=box[0] * size,
+            swizzle_bytes=box[0] * size if box[0] * size in _SWIZZLES else 0,
         )
 
     def input_map(index: int, o: Operand, config: OperandConfig, mn: int, block_mn: int) -> TensorMap:

@@ -222,6 +222,12 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
 
     // Set-up
     auto& shared = *reinterpret_cast<gemm_shared<Config>*>(vendor::shared_memory());
+    if constexpr (requires { Config::copy_a::prefetch(args.copies); }) {
+        if (vendor::thread() == 0) {
+            Config::copy_a::prefetch(args.copies);
+            Config::copy_b::prefetch(args.copies);
+        }
+    }
 
     schedule::run(shared.sync, [&](auto& role) {
         using role_type = typename remove_reference<decltype(role)>::type;

@@ -30,15 +30,22 @@ struct gemv_tile {
     };
 };
 
+// What kernels that stream B take. b_constant: the caller says that no kernel in flight writes B.
 struct gemv_args {
     gemm_params params;
+    i32 b_constant, unused;
 };
 
 namespace gemv_detail {
 
-// `vector` elements from `from` on, step apart; Width bytes at a time where they are neighbours.
-template <int Width, bool Neighbours, class T, int Vector>
+// `vector` elements from `from` on, step apart; Width bytes at a time where they are neighbours. Once: nobody will read
+// them again.
+template <int Width, bool Neighbours, bool Once, class T, int Vector>
 PG_DEVICE void load(T (&to)[Vector], const T* from, i64 step) {
+    if constexpr (Once && Neighbours && Width == 16 && sizeof(to) == 16 && vendor::has_load_once) {
+        vendor::load_once(reinterpret_cast<u32*>(to), from);
+        return;
+    }
     constexpr i32 together = Neighbours ? min(Vector, Width / i32(sizeof(T))) : 1;
     PG_UNROLL
     for (i32 v = 0; v < Vector; v += together) {
@@ -85,9 +92,10 @@ struct gemv_lane {
         }
     }
 
-    // Count chunks from k on, `step` apart: all loads first, so that they are on their way together.
-    template <int Count>
-    PG_DEVICE void chunks(i32 k, i32 step) {
+    // Count chunks from k on, `step` apart: all loads first, so that they are on their way together. A is read once it may
+    // be: `ready` waits for that.
+    template <int Count, class Ready>
+    PG_DEVICE void chunks(i32 k, i32 step, const Ready& ready) {
         alignas(16) element a[Count][tile::m][tile::vector];
         alignas(16) element b[Count][tile::wave_n][tile::vector];
         PG_UNROLL
@@ -95,12 +103,17 @@ struct gemv_lane {
             const i64 at = k + i64(u) * step;
             PG_UNROLL
             for (i32 c = 0; c < tile::wave_n; c++) {
-                gemv_detail::load<Config::width_b, true>(b[u][c], column[c] + at, 1);
+                gemv_detail::load<Config::width_b, true, true>(b[u][c], column[c] + at, 1);
             }
+        }
+        ready();
+        PG_UNROLL
+        for (i32 u = 0; u < Count; u++) {
+            const i64 at = k + i64(u) * step;
             PG_UNROLL
             for (i32 r = 0; r < tile::m; r++) {
                 constexpr bool neighbours = Config::major_a == major::k;
-                gemv_detail::load<Config::width_a, neighbours>(a[u][r], row[r] + at * step_a, step_a);
+                gemv_detail::load<Config::width_a, neighbours, false>(a[u][r], row[r] + at * step_a, step_a);
             }
         }
         PG_UNROLL
@@ -159,10 +172,17 @@ PG_DEVICE void gemv(const gemv_args& args) {
     using tile = typename Config::tile;
     using element_d = typename Config::element_d;
 
-    // Set-up
+    // Set-up. What no kernel in flight writes is read before the kernel ahead has ended.
+    vendor::let_next_kernel_start();
     const gemm_params& p = args.params;
     auto& shared = *reinterpret_cast<typename tile::shared*>(vendor::shared_memory());
     const i32 thread = vendor::thread(), wave = thread / vendor::wave_size, lane = thread % vendor::wave_size;
+    bool waited = false;
+    const auto ready = [&]() {
+        if (!waited) vendor::wait_for_prior_kernel();
+        waited = true;
+    };
+    if (!args.b_constant) ready();
     tile_scheduler<tile, 1, 1> tiles(p);
     work w;
     while (tiles.pop(w)) {
@@ -173,15 +193,16 @@ PG_DEVICE void gemv(const gemv_args& args) {
         [[maybe_unused]] i32 turns = 0;
         PG_ROLLED
         for (; w.k_end - k >= (tile::unroll - 1) * step + tile::vector; k += tile::unroll * step) {
-            mine.template chunks<tile::unroll>(k, step);
+            mine.template chunks<tile::unroll>(k, step, ready);
             if constexpr (vendor::wave_size == 1) {
                 if (++turns % 64 == 0) mine.fold();
             }
         }
         if constexpr (tile::unroll > 1) {
             PG_ROLLED
-            for (; w.k_end - k >= tile::vector; k += step) mine.template chunks<1>(k, step);
+            for (; w.k_end - k >= tile::vector; k += step) mine.template chunks<1>(k, step, ready);
         }
+        ready();
         mine.rest(k, w.k_end);
 
         // Sums of all lanes, always in the same order. Two barriers are enough for tile after tile: between a read of

@@ -205,11 +205,14 @@ def faults(log: str) -> list[str]:
 
 @lru_cache
 def representatives(arch: str) -> tuple[KernelConfig, ...]:
-    """The kernel of each schedule and atom that aligned bf16 or fp32 operands (NT) get for a large product."""
+    """The kernel of each schedule and atom that bf16 or fp32 operands (NT) get for a large product.
+
+    They are aligned but for the schedule that is for others.
+    """
     found: dict[tuple[str, str], KernelConfig] = {}
     for kernel in universe(PROFILES[arch]):
         plain = (
-            kernel.a.width in (0, 16)
+            kernel.a.width in ((2,) if kernel.schedule == "realigned_multistage" else (0, 16))
             and kernel.a.major == kernel.b.major == "k"
             and kernel.activation == "none"
         )
@@ -431,6 +434,30 @@ def check_outer_products(kernel: KernelConfig, loop: list[Instruction]) -> None:
         assert share > 0.75, f"{share:.0%} of the main loop's instructions multiply"
 
 
+def check_realigned_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
+    loop = innermost_loop(code, "HMMA.16816.F32", "LDSM", "LDG", "STS.128")
+    assert not having(loop, *STALLS), "a fence in the main loop"
+    # The body of steps that need no check has no jump: two loads and a store for each chunk of 16 bytes.
+    bodies: list[list[Instruction]] = [[]]
+    for instruction in loop:
+        bodies[-1].append(instruction)
+        if instruction.target is not None or not instruction.falls:
+            bodies.append([])
+    block_m, block_n, block_k = kernel.tile.block
+    threads = kernel.tile.waves[0] * kernel.tile.waves[1] * 32
+    chunks = sum(
+        mn * block_k // 8 // threads
+        for mn, o in ((block_m, kernel.a), (block_n, kernel.b))
+        if o.copy == "realign"
+    )
+    products = block_m * block_n * block_k // (16 * 8 * 16) // (threads // 32)
+    whole = [body for body in bodies if len(having(body, "HMMA")) == products and having(body, "STS.128")]
+    assert len(whole) == 1, "no step without a jump"
+    assert len(having(whole[0], "STS")) == chunks and len(having(whole[0], "LDG")) == 2 * chunks
+    assert all(".128" in text for text in having(whole[0], "STS", "LDG"))
+    assert not having(whole[0], "LD."), "memory of a kind that the compiler does not know"
+
+
 def check_split_multistage(kernel: KernelConfig, code: list[Instruction]) -> None:
     unit = UNITS[kernel.tile.atom]
     assert len(having(code, "BAR.SYNC")) == 1, "the block meets once, when its barriers are made"
@@ -458,10 +485,26 @@ def check_gemv(kernel: KernelConfig, code: list[Instruction]) -> None:
     assert having(code, "FFMA"), "no FFMA"
 
 
+def check_skinny(kernel: KernelConfig, code: list[Instruction]) -> None:
+    """All of a group's B is asked for before the kernel ahead is waited for, and nothing is staged."""
+    tile = kernel.tile
+    loop = innermost_loop(code, "HMMA", *(["LDG.E.NA.LTC128B.128"] if kernel.b.width == 16 else []))
+    assert not having(loop, "LDS", "STS", "BAR"), "the main loop has no use for shared memory"
+    if kernel.b.width != 16:
+        return
+    texts = [i.text for i in loop]
+    loads = [number for number, text in enumerate(texts) if ".NA.LTC128B.128" in text]
+    assert len(loads) == tile.block[1] // tile.waves[1] // 8 * tile.stages
+    waits = [number for number, text in enumerate(texts) if "ACQBULK" in text]
+    assert all(number > loads[-1] for number in waits), "loads sank below the wait for the kernel ahead"
+
+
 CHECKS = {
     "gemv": check_gemv,
+    "skinny": check_skinny,
     "warp_specialized": check_warp_specialized,
     "multistage": check_multistage,
+    "realigned_multistage": check_realigned_multistage,
     "split_multistage": check_split_multistage,
     "single_buffer": check_single_buffer,
 }

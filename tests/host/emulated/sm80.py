@@ -46,8 +46,8 @@ def profile(schedule: str, tile: TileConfig) -> ArchProfile:
 
 
 def plan(problem: GemmProblem, schedule: str, tile: TileConfig) -> GemmPlan:
-    """The one plan of a problem."""
-    (only,) = planner.candidates(problem, profile(schedule, tile), DEVICE)
+    """The one plan of a problem that has K in one piece."""
+    (only,) = (p for p in planner.candidates(problem, profile(schedule, tile), DEVICE) if p.slices == 1)
     return only
 
 

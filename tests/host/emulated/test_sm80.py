@@ -117,6 +117,24 @@ def _outer_cases() -> list[Case]:
     return found
 
 
+def _skinny_cases() -> list[Case]:
+    """Fragments straight from memory: waves along K and N, ends of all extents, every width of an access."""
+    found = []
+    for block, waves, stages, extents, layout, alignments, dtype in (
+        ((8, 16, 32), (4, 1), 2, (5, 37, 200), "nt", (16, 16), BF16),  # groups that not all waves have
+        ((8, 16, 32), (8, 1), 4, (8, 16, 2048), "nt", (16, 16), FP16),
+        ((8, 32, 32), (2, 2), 4, (1, 70, 408), "nt", (16, 16), FP16),  # more chunks left over than waves
+        ((16, 32, 32), (4, 1), 2, (16, 40, 333), "nt", (2, 2), FP16),
+        ((16, 16, 32), (8, 1), 2, (9, 17, 1000), "nt", (8, 8), FP16),
+        ((32, 16, 32), (2, 1), 1, (31, 20, 7), "nt", (2, 2), BF16),  # no whole chunk
+        ((16, 16, 32), (4, 1), 4, (11, 35, 516), "tt", (2, 4), FP16),  # A lies along m
+    ):
+        tile = TileConfig("mma_16816", block, waves, stages)
+        found.append(Case("skinny", tile, *extents, layout, dtype, alignment=alignments))
+    swapped = TileConfig("mma_16816", (8, 16, 32), (4, 1), 2, swap=True)
+    return [*found, Case("skinny", swapped, 70, 3, 264, "nn")]
+
+
 def _cases() -> list[Case]:
     small = (64, 64, 32)
     found = []
@@ -131,10 +149,13 @@ def _cases() -> list[Case]:
         found.append(Case(schedule, tile, 66, 66, 70, "nt", pads=(1, 0), alignment=(2, 4), grid=grid))
     found += [
         Case("multistage", _tile((64, 64, 64), 2), 72, 72, 200, "tt"),
+        Case("multistage", TileConfig("mma_16816", (128, 32, 64), (4, 1), 3), 136, 40, 136, "nn"),
+        Case("multistage", TileConfig("mma_16816", (32, 128, 64), (1, 4), 3), 40, 136, 72, "tt"),
         Case("multistage", _tile((64, 64, 16), 4), 72, 72, 104, "nn"),
         Case("multistage", _tile((64, 64, 16), 3, "mma_1688_tf32"), 68, 68, 60, "tt", FP32, "tf32"),
         Case("multistage", _tile((64, 64, 16), 3, "fma"), 68, 68, 60, "nn", FP32),
         *_outer_cases(),
+        *_skinny_cases(),
         Case("split_multistage", _tile((64, 64, 16), 3, "mma_1688_tf32", 2), 68, 68, 60, "tn", FP32, "tf32"),
         Case("split_multistage", _tile((64, 64, 16), 3, "fma", 2), 68, 68, 60, "nt", FP32, grid=1),
         Case("split_multistage", _tile((64, 64, 32), 3, loaders=3), 72, 72, 136, "tt", grid=1),
@@ -156,7 +177,7 @@ def test_case(case: Case) -> None:
 
 # --- mutants -----------------------------------------------------------------------------------------------
 
-MULTISTAGE, SPLIT = "schedule/multistage.hpp", "schedule/split_multistage.hpp"
+MULTISTAGE, SPLIT, SKINNY = "schedule/multistage.hpp", "schedule/split_multistage.hpp", "kernels/skinny.hpp"
 MUTANTS = {
     "multistage waits for a group too few": (
         MULTISTAGE,
@@ -184,6 +205,19 @@ MUTANTS = {
     "split: copies are not awaited": (SPLIT, "full.arrive_after_copies();", "full.arrive();"),
     "a chunk's round": ("arch/sm80.hpp", "origin(i * Threads)", "origin(0)"),
     "tail of k": ("arch/sm80.hpp", "k + Stage::k <= s.k_end &&", ""),
+    "skinny: the next group": (SKINNY, "k += tile::waves_k * tile::group", "k += tile::group"),
+    "skinny: tail of k": (SKINNY, "left - u * atom::chunk_k - atom::k_of(lane)", "left - u * atom::chunk_k"),
+    "skinny: the next chunk": (SKINNY, "k += tile::waves_k * tile::k)", "k += tile::k)"),
+    "skinny: sums are not awaited": (
+        SKINNY,
+        "vendor::barrier(int(scope::block));\n\n        // Epi",
+        "// Epi",
+    ),
+    "skinny: words in another order": (
+        "arch/sm80_streamed.hpp",
+        "column.word[2 * s], column.word[2 * s + 1]",
+        "column.word[2 * s + 1], column.word[2 * s]",
+    ),
     "outer: tail of k, elements": ("arch/sm80.hpp", "by_mn < r.room && by_k < k_room", "by_mn < r.room"),
     "outer: tail of k, chunks": ("arch/sm80.hpp", "by_k < k_room ? max", "true ? max"),
 }
@@ -194,13 +228,16 @@ MUTANTS = {
 def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     """Each fault, planted in the sources, gives wrong numbers or a lane that waits for ever."""
     header, old, new = MUTANTS[name]
-    text = (HEADERS / header).read_text()
+    folder = ROOT / "portagemm" if header == SKINNY else HEADERS
+    text = (folder / header).read_text()
     assert text.count(old) == 1, f"{header} has {text.count(old)} places for this mutant"
-    changed = tmp_path / "portagemm" / header
+    changed = tmp_path / header if header == SKINNY else tmp_path / "portagemm" / header
     changed.parent.mkdir(parents=True)
     changed.write_text(text.replace(old, new))
     schedule = "split_multistage" if header == SPLIT else "multistage"
-    if name.startswith("outer"):
+    if name.startswith("skinny"):
+        case = Case("skinny", TileConfig("mma_16816", (8, 16, 32), (4, 1), 2), 5, 37, 856, "nt", FP16)
+    elif name.startswith("outer"):
         tile = TileConfig("fma_outer", (64, 64, 16), (2, 2), 3)
         case = Case(schedule, tile, 70, 72, 37, "tt", FP32, pads=(2, 3), alignment=(16, 4))
     else:

@@ -64,8 +64,9 @@ def test_a_batch_invariant_plan_is_never_sliced() -> None:
 def test_few_rows_have_a_body_of_their_own(name: str, m: int, n: int) -> None:
     profile, device = described(name)
     chosen = planner.plan(product(m, n, 4096), profile, device)
-    assert chosen.kernel.schedule == "gemv" and chosen.swap == (m > n)
-    assert planner.plan(product(5, 4096, 4096), profile, device).kernel.schedule != "gemv"
+    body = "skinny" if name in ("a100", "rtx4090") else "gemv"
+    assert chosen.kernel.schedule == body and chosen.swap == (m > n)
+    assert planner.plan(product(17, 4096, 4096), profile, device).kernel.schedule not in ("gemv", "skinny")
 
 
 def test_what_cannot_be_sliced_says_so() -> None:

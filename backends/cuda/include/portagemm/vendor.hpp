@@ -103,6 +103,31 @@ __device__ __forceinline__ const T* in_global(const T* p) {
     return p;
 }
 
+// 16 bytes that nobody will read again: they leave no trace in the first-level cache, and memory is asked for whole
+// lines. Relaxed, since ptxas moves weak and .nc loads below the wait for the kernel ahead, but not these.
+constexpr bool has_load_once = true;
+__device__ __forceinline__ void load_once(unsigned* to, const void* from) {
+    asm volatile("ld.relaxed.gpu.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "l"(from)
+                 : "memory");
+}
+
+// Programmatic dependent launch (PTX ISA, griddepcontrol; sm_90). Both do nothing in a kernel that was launched without.
+// From here on the next kernel of the stream may start; it waits below for all that this one writes.
+__device__ __forceinline__ void let_next_kernel_start() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Until the kernel before has ended and its writes are seen: nothing it may have written is read earlier, and nothing
+// it may read is overwritten earlier.
+__device__ __forceinline__ void wait_for_prior_kernel() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // Address of shared memory as PTX's shared-window instructions take it.
 __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));

@@ -65,6 +65,16 @@ PG_DEVICE unsigned char* shared_memory() {
 
 // A pointer that is known to lead to global memory. What comes out of the argument block has lost its kind, and reads
 // through it would be flat instructions, which count as LDS accesses too.
+// 16 bytes that nobody will read again: here like any others.
+constexpr bool has_load_once = false;
+PG_DEVICE void load_once(unsigned* to, const void* from) {
+    for (int i = 0; i < 4; i++) to[i] = static_cast<const unsigned*>(from)[i];
+}
+
+// Programmatic dependent launch is NVIDIA's (sm_90); here a kernel starts when the one ahead has ended.
+PG_DEVICE void let_next_kernel_start() {}
+PG_DEVICE void wait_for_prior_kernel() {}
+
 template <class T>
 PG_DEVICE const T* in_global(const T* p) {
     return (const T*)(const __attribute__((address_space(1))) T*)p;

@@ -16,6 +16,10 @@ inline constexpr bool is_sm90a = false;
 inline constexpr bool is_sm90a = true;
 #endif
 
+struct alignas(64) tensor_map {
+    u64 opaque[16];
+};
+
 // ---- Barriers of pair scope -----------------------------------------------------------------------------------------
 
 // A barrier that also counts bytes, and that other blocks of the cluster reach.
@@ -51,16 +55,28 @@ struct transaction_barrier : arrival_barrier {
 };
 
 PG_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// The two halves of a cluster's barrier. Relaxed: what barriers' makers wrote is released by fence_barrier_init, and
+// nothing else passes between blocks this way. With .release ptxas puts a MEMBAR.ALL.GPU before every arrival.
+PG_DEVICE void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+PG_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 PG_DEVICE void cluster_barrier() {
-    asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+    arrive_at_cluster();
+    wait_for_cluster();
+}
+// A barrier of the block that some only arrive at: the others see what they wrote before (PTX ISA, barrier.cta.arrive).
+// NOTE: not barrier 0, which __syncthreads waits at in a way of its own; nor one of the groups' (vendor::pair_barrier).
+constexpr i32 start_barrier = 15;
+PG_DEVICE void arrive_at_start(i32 threads) {
+    asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(start_barrier), "r"(threads) : "memory");
+}
+PG_DEVICE void wait_for_start(i32 threads) {
+    asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(start_barrier), "r"(threads) : "memory");
 }
 
-// Programmatic dependent launch. Both do nothing in a kernel that was launched without it.
-// From here on the next kernel of the stream may start; it waits below for all that this one writes.
-PG_DEVICE void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-// Until the kernel before has ended and its writes are seen: nothing it may have written is read earlier, and nothing
-// it may read is overwritten earlier.
-PG_DEVICE void wait_for_prior_kernel() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+// Brings a descriptor close before the first copy asks for it.
+PG_DEVICE void prefetch(const tensor_map& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 
 template <int Registers>
 PG_DEVICE void give_registers() {
@@ -135,10 +151,6 @@ PG_DEVICE void wait_matrix_groups() {
 
 // ---- Tensor copies --------------------------------------------------------------------------------------------------
 
-struct alignas(64) tensor_map {
-    u64 opaque[16];
-};
-
 // Descriptors of the operands, whether each has a batch dimension (a broadcast operand has not), and whether the caller
 // says that no kernel in flight writes it.
 struct tensor_copy_args {
@@ -174,6 +186,7 @@ struct tensor_copy {
     PG_DEVICE static const tensor_map& map(const tensor_copy_args& args) {
         return Operand == operand_name::a ? args.a : args.b;
     }
+    PG_DEVICE static void prefetch(const tensor_copy_args& args) { arch::prefetch(map(args)); }
     PG_DEVICE static i32 batch(const tensor_copy_args& args, i64 index) {
         return i32(index) * (Operand == operand_name::a ? args.a_batched : args.b_batched);
     }
@@ -223,14 +236,20 @@ struct tensor_store {
     static constexpr i32 row_bytes = Columns * i32(sizeof(ElementD));
     static constexpr i32 strips = Tile::wave_n / Columns;
     static_assert(sizeof(ElementD) == 2 && atom::lanes == 128 && strips * Columns == Tile::wave_n);
-    static_assert(row_bytes == 128 || row_bytes == 64 || row_bytes == 32, "one swizzle span a row");
-    // Buffers start at the swizzle's period: 8 rows of 128, 64 or 32 bytes.
+    // Rows of 128, 64 or 32 bytes are swizzled. Others lie as they are: an odd number of 16-byte chunks apart, 8 rows
+    // are in all banks.
+    static constexpr bool swizzled = row_bytes == 128 || row_bytes == 64 || row_bytes == 32;
+    static_assert(swizzled || row_bytes % 32 == 16, "8 rows of a matrix would share banks");
+    // Buffers start at the swizzle's period: 8 rows of 128, 64 or 32 bytes; without one at 128 bytes.
+    static_assert(rows * row_bytes % (swizzled ? 8 * row_bytes : 128) == 0);
     struct shared {
         alignas(1024) u8 strip[Tile::waves_m * Tile::waves_n * 4][2][rows * row_bytes];
     };
 
     // The copy engine's swizzle of the row's width: chunk index XOR 128-byte line, over 8, 4 or 2 chunks.
-    PG_HD static constexpr i32 swizzle(i32 offset) { return offset ^ ((offset >> 3) & (row_bytes - 16)); }
+    PG_HD static constexpr i32 swizzle(i32 offset) {
+        return swizzled ? offset ^ ((offset >> 3) & (row_bytes - 16)) : offset;
+    }
 
     template <class Epilogue, class Args, class Role>
     PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args, shared& memory,
@@ -257,22 +276,30 @@ struct tensor_store {
                 }
                 barrier<scope::wave>(role);
                 PG_UNROLL
-                for (i32 q = 0; q < Columns / 16; q++) {
-                    u32 r[4];
+                for (i32 q = 0; q < Columns; q += 16) {
+                    constexpr i32 most = 4;
+                    u32 r[most] = {};
                     PG_UNROLL
-                    for (i32 x = 0; x < 4; x++) {
-                        const i32 index = (s * Columns + q * 16) / 2 + x * 2;
+                    for (i32 x = 0; x < (Columns - q < 16 ? 2 : most); x++) {
+                        const i32 index = (s * Columns + q) / 2 + x * 2;
                         const coord at = atom::c(lane, index);
                         const i32 m = m0 + at.row, n = w.n + origin.col + at.col;
                         r[x] = pack<ElementD>(value(e, p, acc.value[i][0][index], m, n),
                                               value(e, p, acc.value[i][0][index + 1], m, n + 1));
                     }
-                    // stmatrix: matrix j is (rows 8 * (j % 2), columns 8 * (j / 2)) of 16 x 16.
+                    // stmatrix: matrix j is (rows 8 * (j % 2), columns 8 * (j / 2)) of 16 x 16; of the last 8 columns two.
                     const i32 j = lane % 32 / 8, row = j % 2 * 8 + lane % 8;
-                    const u32 to = vendor::shared_address(strip) + swizzle(row * row_bytes + (q * 2 + j / 2) * 16);
-                    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
-                                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                                 : "memory");
+                    if (Columns - q >= 16) {
+                        const u32 to = vendor::shared_address(strip) + swizzle(row * row_bytes + q * 2 + j / 2 * 16);
+                        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to),
+                                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                                     : "memory");
+                    } else {
+                        const u32 to = vendor::shared_address(strip) + swizzle(row * row_bytes + q * 2);
+                        asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(r[0]),
+                                     "r"(r[1])
+                                     : "memory");
+                    }
                 }
                 // Ordinary writes become visible to the copy engine, then all lanes have written.
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -330,6 +357,7 @@ struct split_store {
         const i32 lane = role.thread % atom::lanes, rank = vendor::cluster_rank();
         const coord origin = Tile::wave_origin(role.thread / atom::lanes);
         auto& arrived = role.barriers.partials;
+        wait_for_cluster();  // the others' barriers exist
         if (role.thread == 0) arrived.arrive_expecting(Split * rows * Tile::n * i32(sizeof(f32)));
         PG_UNROLL
         for (i32 i = 0; i < Tile::atoms_m; i++) {

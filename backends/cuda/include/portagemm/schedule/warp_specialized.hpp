@@ -65,7 +65,7 @@ struct warp_specialized {
                 if (early_a) tile.fetch_a(s, s, token);
                 if (early_b) tile.fetch_b(s, s, token);
             }
-            arch::wait_for_prior_kernel();
+            vendor::wait_for_prior_kernel();
             PG_ROLLED
             for (i32 s = 0; s < count; s++) {
                 const arch::copy_token token{&barriers.full[s], rank};
@@ -112,17 +112,12 @@ struct warp_specialized {
         }
     };
 
-    PG_DEVICE static void meet() {
-        if constexpr (Cluster * Split > 1) {
-            arch::cluster_barrier();
-        } else {
-            vendor::barrier(int(scope::block));
-        }
-    }
-
     template <class Body>
     PG_DEVICE static void run(sync& barriers, Body body) {
-        if (vendor::thread() == 0) {
+        // The loading thread makes the barriers, and loads at once unless blocks multicast into each other: nothing of
+        // its start waits for other warps.
+        const bool loading = vendor::thread() >= compute_threads;
+        if (vendor::thread() == compute_threads) {
             PG_UNROLL
             for (i32 s = 0; s < Stages; s++) {
                 barriers.full[s].init(1);
@@ -131,10 +126,18 @@ struct warp_specialized {
             barriers.partials.init(1);
             arch::fence_barrier_init();
         }
-        arch::let_next_kernel_start();
-        meet();
+        vendor::let_next_kernel_start();
+        if constexpr (Cluster > 1) {
+            arch::cluster_barrier();
+        } else if (loading) {
+            arch::arrive_at_start(threads);
+            if constexpr (Split > 1) arch::arrive_at_cluster();
+        } else {
+            arch::wait_for_start(threads);
+            if constexpr (Split > 1) arch::arrive_at_cluster();  // and wait before sums are sent (split_store)
+        }
         // NOTE: each warpgroup's role is one branch of this if; otherwise ptxas ignores the register counts.
-        if (vendor::thread() >= compute_threads) {
+        if (loading) {
             if constexpr (moves_registers) arch::give_registers<loader_registers>();
             if (vendor::thread() == compute_threads) {
                 loader role{0, barriers, {}};
@@ -142,14 +145,14 @@ struct warp_specialized {
             }
         } else {
             if constexpr (moves_registers) arch::take_registers<consumer_registers>();
-            arch::wait_for_prior_kernel();  // before any write, and before exit where there is no work
+            vendor::wait_for_prior_kernel();  // before any write, and before exit where there is no work
             consumer role{vendor::thread(), barriers, {}};
             body(role);
         }
         // A block must not leave while another of its cluster may still arrive at its barriers.
         if constexpr (Cluster > 1) {
             vendor::barrier(int(scope::wave));  // the loading lane comes back to its warp
-            meet();
+            arch::cluster_barrier();
         }
     }
 };
