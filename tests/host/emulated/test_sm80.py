@@ -236,7 +236,7 @@ def test_mutants_are_caught(name: str, tmp_path: Path) -> None:
     changed.write_text(text.replace(old, new))
     schedule = "split_multistage" if header == SPLIT else "multistage"
     if name.startswith("skinny"):
-        case = Case("skinny", TileConfig("mma_16816", (8, 16, 32), (4, 1), 2), 5, 37, 856, "nt", FP16)
+        case = Case("skinny", TileConfig("mma_16816", (8, 16, 32), (2, 1), 4), 5, 37, 856, "nt", FP16)
     elif name.startswith("outer"):
         tile = TileConfig("fma_outer", (64, 64, 16), (2, 2), 3)
         case = Case(schedule, tile, 70, 72, 37, "tt", FP32, pads=(2, 3), alignment=(16, 4))
