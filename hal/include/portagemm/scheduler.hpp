@@ -20,19 +20,19 @@ struct work {
 template <class Tile, int Cluster, int Split>
 struct tile_scheduler {
     const gemm_params& p;
-    i64 next, step;
+    u32 next, step;
 
     PG_DEVICE explicit tile_scheduler(const gemm_params& params)
-        : p(params), next(vendor::block() / (Cluster * Split)), step(vendor::blocks() / (Cluster * Split)) {}
+        : p(params), next(u32(vendor::block()) / (Cluster * Split)), step(u32(vendor::blocks()) / (Cluster * Split)) {}
 
     PG_DEVICE bool pop(work& w) {
-        if (next >= p.tiles) return false;
-        const i64 index = next;
-        next += step;
         // All tiles fit 32 bits (the planner checks): a 64-bit division is a hundred instructions where there is none.
+        if (next >= u32(p.tiles)) return false;
+        const u32 index = next;
+        next = next + step < next ? ~0u : next + step;  // past the last, also where the sum does not fit
         // What one batch or one band of tiles does not need is jumped over: a cold kernel fetches its code from memory.
         const u32 per_batch = u32(p.tiles_m) * u32(p.tiles_n);
-        u32 tile = u32(index), batch = 0, first_row = 0, height = u32(p.tiles_m), row = 0;
+        u32 tile = index, batch = 0, first_row = 0, height = u32(p.tiles_m), row = 0;
         if (tile >= per_batch) {
             batch = tile / per_batch;
             tile -= batch * per_batch;

@@ -130,6 +130,25 @@ def test_every_tile_is_used(name: str) -> None:
     assert [t for t in tiles(name) if t not in used] == []
 
 
+@pytest.mark.parametrize("name", ["h100", "a100", "rtx4090"])
+def test_outer_products_are_resident(name: str) -> None:
+    """As many blocks as a tile promises have shared memory (1 KiB of each is the system's), threads and registers."""
+    profile = all_profiles()[name]
+    limits, checked = profile.limits, 0
+    assert limits.shared_bytes_per_unit and limits.threads_per_unit and limits.registers_per_unit
+    for kernel in kernels(name):
+        if kernel.tile.atom == "fma_outer":
+            blocks, threads = kernel.tile.resident, block_threads(kernel, profile.wave_size)
+            assert blocks * (shared_bytes(kernel, profile.wave_size) + 1024) <= limits.shared_bytes_per_unit
+            assert blocks * threads <= limits.threads_per_unit
+            rows, columns = (kernel.tile.block[i] // kernel.tile.waves[i] for i in (0, 1))
+            # Sums, two steps' fragments, and 16 for addresses.
+            held = rows * columns // 32 + 2 * (rows // 16 + columns // 32) * 4 + 16
+            assert blocks * threads * held <= limits.registers_per_unit, kernel.tile
+            checked += 1
+    assert checked
+
+
 @pytest.mark.parametrize("name", PROFILES)
 def test_kernels_fit_their_profile(name: str) -> None:
     profile = all_profiles()[name]
