@@ -310,9 +310,10 @@ def disassemble(nvdisasm: str, code: bytes, folder: Path) -> list[Instruction]:
     instructions = []
     for text in texts:
         jump = re.search(r"`\((\.L_\w+)\)", text)
-        branch = jump and re.search(r"\bBRA\b|\bBRA\.", text)
+        # CALL.REL.NOINC is a jump: nobody returns.
+        branch = jump and re.search(r"\bBRA\b|\bBRA\.|CALL\.REL\.NOINC", text)
         conditional = text.startswith("@") or ".U.ANY" in text
-        ends = re.search(r"\b(BRA|EXIT|RET)\b", text) is not None and not conditional
+        ends = re.search(r"\b(BRA|CALL\.REL\.NOINC|EXIT|RET)\b", text) is not None and not conditional
         instructions.append(Instruction(text, labels[jump[1]] if jump and branch else None, not ends))
     return instructions
 
