@@ -27,6 +27,7 @@ from portagemm.kernel_config import (
     KernelConfig,
     OperandConfig,
     block_threads,
+    compute_threads,
     kernel_source,
     shared_bytes,
 )
@@ -197,6 +198,20 @@ def _realigns(operand: Operand, major: str, order: str) -> bool:
     )
 
 
+#: Registers that sums and words on their way may fill: what is left of 255 is fragments, addresses and counters.
+_HELD_REGISTERS = 168
+
+
+def _held(tile: TileConfig, a: OperandConfig, b: OperandConfig, wave_size: int) -> int:
+    """Registers of a thread for sums, and for words of realigned operands: two of 16 bytes for each that is stored."""
+    block_m, block_n, block_k = tile.block
+    threads = compute_threads(tile, wave_size)
+    words = [
+        8 * (mn * block_k // 8 // threads) for mn, o in ((block_m, a), (block_n, b)) if o.copy == "realign"
+    ]
+    return block_m * block_n // threads + sum(words) if words else 0
+
+
 def _strip_columns(tile: TileConfig, wave_size: int) -> int:
     """Columns of a staged strip."""
     wave_n = tile.block[1] // tile.waves[1]
@@ -242,6 +257,9 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
     uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % 16
     if "realign" in SCHEDULES[schedule].copies and "realign" not in (a.copy, b.copy) and not uneven:
         raise _Rejected("shifts words of 16 bytes, and both operands lie on such boundaries")
+    held = _held(tile, a, b, profile.wave_size)
+    if held > _HELD_REGISTERS:
+        raise _Rejected(f"needs {held} registers a thread for sums and words on their way")
     if a.copy == "tensor" and not (problem.m and problem.n and problem.k):
         raise _Rejected("a descriptor cannot have an extent of 0")
     d = problem.d

@@ -90,6 +90,22 @@ def test_what_needs_no_shift_or_allows_none(profile: str) -> None:
 
 
 @pytest.mark.parametrize("profile", NVIDIA)
+def test_tiles_whose_words_fill_the_registers_are_left_out(profile: str) -> None:
+    def tiles(problem: GemmProblem) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
+        found = [p.kernel for p in candidates(problem, profile) if p.kernel.schedule == SCHEDULE]
+        return {(k.tile.block, k.tile.waves) for k in found}
+
+    large = ((128, 128, 32), (2, 2))
+    assert large in tiles(product("nn", (4096, 4096, 4093))), "one operand's words"
+    assert large not in tiles(product("nt", (4096, 4096, 4093))), "both operands'"
+    described = get(profile)
+    rejected = planner.rejections(
+        product("nt", (4096, 4096, 4093)), described, prebuild.described_device(described)
+    )
+    assert any("needs 192 registers a thread" in why for name, why in rejected if name.startswith(SCHEDULE))
+
+
+@pytest.mark.parametrize("profile", NVIDIA)
 def test_negative_strides_are_not_realigned(profile: str) -> None:
     """What lies between the first and the last element would be before the first."""
     problem = product()
