@@ -202,14 +202,15 @@ def _realigns(operand: Operand, major: str, order: str) -> bool:
 _HELD_REGISTERS = 168
 
 
-def _held(tile: TileConfig, a: OperandConfig, b: OperandConfig, wave_size: int) -> int:
-    """Registers of a thread for sums, and for words of realigned operands: two of 16 bytes for each that is stored."""
+def _held(tile: TileConfig, a: bool, b: bool, wave_size: int) -> int:
+    """Registers of a thread for sums, and for words of realigned operands: two of 16 bytes for each that is stored.
+
+    `a`, `b`: which operands are realigned. A plan for whatever rows must have room for rows that are.
+    """
     block_m, block_n, block_k = tile.block
     threads = compute_threads(tile, wave_size)
-    words = [
-        8 * (mn * block_k // 8 // threads) for mn, o in ((block_m, a), (block_n, b)) if o.copy == "realign"
-    ]
-    return block_m * block_n // threads + sum(words) if words else 0
+    words = [8 * (mn * block_k // 8 // threads) for mn, has in ((block_m, a), (block_n, b)) if has]
+    return block_m * block_n // threads + sum(words)
 
 
 def _strip_columns(tile: TileConfig, wave_size: int) -> int:
@@ -253,13 +254,15 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
             raise _Rejected(f"reads B along K, and B is contiguous along {along}")
     a = _operand("a", problem.a, tile, schedule, block_m, problem, tile.cluster)
     b = _operand("b", problem.b, tile, schedule, block_n, problem, tile.cluster)
-    # A plan for whatever rows depends on K, not on how far apart this A's rows lie.
-    uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % 16
-    if "realign" in SCHEDULES[schedule].copies and "realign" not in (a.copy, b.copy) and not uneven:
-        raise _Rejected("shifts words of 16 bytes, and both operands lie on such boundaries")
-    held = _held(tile, a, b, profile.wave_size)
-    if held > _HELD_REGISTERS:
-        raise _Rejected(f"needs {held} registers a thread for sums and words on their way")
+    if "realign" in SCHEDULES[schedule].copies:
+        # A plan for whatever rows depends on K, not on how far apart this A's rows lie.
+        uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % 16
+        if "realign" not in (a.copy, b.copy) and not uneven:
+            raise _Rejected("shifts words of 16 bytes, and both operands lie on such boundaries")
+        shifts_a = a.copy == "realign" or problem.batch_invariant
+        held = _held(tile, shifts_a, b.copy == "realign", profile.wave_size)
+        if held > _HELD_REGISTERS:
+            raise _Rejected(f"needs {held} registers a thread for sums and words on their way")
     if a.copy == "tensor" and not (problem.m and problem.n and problem.k):
         raise _Rejected("a descriptor cannot have an extent of 0")
     d = problem.d

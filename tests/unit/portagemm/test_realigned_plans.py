@@ -127,3 +127,17 @@ def test_batch_invariant_plans_do_not_depend_on_where_rows_lie(profile: str, k: 
         found.add(planner.name_of(chosen(problem, profile)))
     assert len(found) == 1
     assert (SCHEDULE in found.pop()) == (k == 4093)
+
+
+@pytest.mark.parametrize("profile", NVIDIA)
+def test_batch_invariant_plans_have_room_for_rows_that_are_shifted(profile: str) -> None:
+    """B begins on no boundary: whether A's rows do must not matter."""
+    found = set()
+    for pitch in (4096, 4099):
+        a, b = View(BF16, (4096, 4096), (pitch, 1), 256), View(BF16, (4096, 4096), (1, 4096), 258)
+        d = View(BF16, (4096, 4096), (4096, 1), 256)
+        problem = build(a, b, d, batch_invariant=True)
+        found.add(planner.name_of(chosen(problem, profile)))
+        kernels = [p.kernel for p in candidates(problem, profile) if p.kernel.schedule == SCHEDULE]
+        assert kernels and all((k.tile.block, k.tile.waves) != ((128, 128, 32), (2, 2)) for k in kernels)
+    assert len(found) == 1 and SCHEDULE in found.pop()
