@@ -207,12 +207,15 @@ def faults(log: str) -> list[str]:
 def representatives(arch: str) -> tuple[KernelConfig, ...]:
     """The kernel of each schedule and atom that bf16 or fp32 operands (NT) get for a large product.
 
-    They are aligned but for the schedule that is for others.
+    They are aligned but for the schedule that is for others. Outer products have MN-major stages alone: elements of
+    these operands come one by one.
     """
     found: dict[tuple[str, str], KernelConfig] = {}
     for kernel in universe(PROFILES[arch]):
+        single = kernel.tile.atom == "fma_outer"
+        widths = (2,) if kernel.schedule == "realigned_multistage" else (4,) if single else (0, 16)
         plain = (
-            kernel.a.width in ((2,) if kernel.schedule == "realigned_multistage" else (0, 16))
+            kernel.a.width in widths
             and kernel.a.major == kernel.b.major == "k"
             and kernel.activation == "none"
         )
