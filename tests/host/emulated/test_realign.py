@@ -107,7 +107,11 @@ class Fenced:
         if case.flush == "behind":
             at -= (at - start) % 8
         shape = (batches, *case.shape(index))
-        inner[at:].as_strided(shape, (case.span(index), *case.strides(index))).copy_(values)
+        self.view = inner[at:].as_strided(shape, (case.span(index), *case.strides(index)))
+        if 0 in case.strides(index):  # each line is the same memory
+            inner[at : at + self.elements].copy_(values.flatten()[: self.elements])
+        else:
+            self.view.copy_(values)
         self.address = base + page + 2 * at
 
     @property
@@ -162,7 +166,8 @@ def _operands(case: Case) -> tuple[torch.Tensor, tuple[Fenced, Fenced]]:
     batches = max(1, case.batch)
     a = torch.randint(-3, 4, (batches, case.m, case.k), generator=generator).double()
     b = torch.randint(-3, 4, (batches, case.k, case.n), generator=generator).double()
-    return a @ b, (Fenced(case, 0, a), Fenced(case, 1, b))
+    left, right = Fenced(case, 0, a), Fenced(case, 1, b)
+    return left.view.double() @ right.view.double(), (left, right)
 
 
 def verdicts(case: Case, extra: Path | None = None) -> list[str]:
@@ -204,8 +209,9 @@ def _misaligned(layout: str) -> list[Case]:
     """Every start behind a 16-byte boundary for both operands, odd lines of all remainders."""
     return [
         _pads(Case(70, 66, 101, layout, (start, (3 * start + 1) % 8), flush=flush), line, 8)
-        for start, line in zip(range(8), (1, 3, 5, 7) * 2, strict=True)
-        for flush in ("before", "behind")
+        for start, line, flush in zip(
+            range(8), (1, 3, 5, 7) * 2, ("before", "behind", "behind", "before") * 2, strict=True
+        )
     ]
 
 
@@ -269,8 +275,20 @@ def test_widths(widths: tuple[int, int]) -> None:
 
 
 def test_batches() -> None:
-    """Each batch at another misalignment; strides of 0 repeat an operand, which must not be read beside either."""
+    """Each batch begins at another misalignment."""
     cases = [Case(37, 45, k, "nn", (s, s), batch=3) for s, k in ((1, 33), (0, 65), (7, 101))]
+    assert [text for case in cases for text in verdicts(case)] == []
+
+
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+def test_repeated_lines(layout: str) -> None:
+    """Lines with a stride of 0 (expanded operands): all of a matrix is one line."""
+    cases = []
+    for k in (31, 64, 101):
+        for flush in ("before", "behind"):
+            case = Case(70, 66, k, layout, (3, 5), flush=flush)
+            lines = [case.shape(i)[case.layout[i] == "n"] for i in (0, 1)]
+            cases += [replace(case, pads=(-lines[0], 1)), replace(case, pads=(1, -lines[1]))]
     assert [text for case in cases for text in verdicts(case)] == []
 
 
