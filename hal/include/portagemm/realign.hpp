@@ -28,7 +28,7 @@ struct realign_copy {
     static constexpr i32 in_line = along_mn ? chunks_mn : chunks_k;
     static_assert(chunks % Threads == 0 && is_power_of_two(Threads) && is_power_of_two(in_line));
     // Eight lines, and steps of K, lie multiples of 16 bytes apart: all chunks of a thread are shifted alike.
-    static_assert(Threads / in_line % vector == 0 && Stage::k % vector == 0);
+    static_assert(Threads % (in_line * vector) == 0 && Stage::k % vector == 0);
     // Words that a chunk can reach into, in 32-bit registers.
     static constexpr i32 loaded = 8;
 
