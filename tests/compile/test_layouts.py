@@ -423,9 +423,9 @@ def test_wgmma_descriptors(host_check: Any) -> None:
 # --- stores ---------------------------------------------------------------------------------------------
 
 _TENSOR_STORE = """
-using atom = arch::wgmma_atom<bf16, 128, major::k, major::k>;
-using tile = block_tile<atom, 128, 128, 64, 2, 1>;
-using store = arch::tensor_store<bf16, tile, %d>;
+using atom = arch::wgmma_atom<bf16, %(n)d, major::k, major::k>;
+using tile = block_tile<atom, 128, %(n)d, 64, 2, 1>;
+using store = arch::tensor_store<bf16, tile, %(columns)d>;
 using output = epilogue<activation::none, false, false, bf16, bf16>;
 struct consumer {
     static constexpr bool loads = false, computes = true, whole_block = false;
@@ -447,11 +447,12 @@ void check() {
 """
 
 
-@pytest.mark.parametrize("columns", [64, 32, 16])
-def test_stmatrix(host_check: Any, columns: int) -> None:
+@pytest.mark.parametrize(("n", "columns"), [(128, 64), (128, 32), (128, 16), (176, 88), (80, 40)])
+def test_stmatrix(host_check: Any, n: int, columns: int) -> None:
     """Each chunk of a warp's 16 rows is written once, where the copy engine looks for it, without conflicts."""
-    strips, steps, row_bytes = 128 // columns, columns // 16, columns * 2
-    found = host_check.run([SM90, "kernels/gemm.hpp", LAYOUTS], _TENSOR_STORE % columns)["all"]
+    strips, steps, row_bytes = n // columns, -(-columns // 16), columns * 2
+    text = _TENSOR_STORE % {"n": n, "columns": columns}
+    found = host_check.run([SM90, "kernels/gemm.hpp", LAYOUTS], text)["all"]
     lanes = list(groups(found, strips * steps))
     assert len(lanes) == 256
     for warp in range(8):
@@ -459,13 +460,16 @@ def test_stmatrix(host_check: Any, columns: int) -> None:
             start = (warp * 2 + strip % 2) * 16 * row_bytes
             written = set()
             for step in range(steps):
-                at = [lanes[warp * 32 + lane][strip * steps + step] for lane in range(32)]
+                # The last 8 columns are two matrices, whose rows the first 16 lanes name.
+                named = 32 if columns - step * 16 >= 16 else 16
+                at = [lanes[warp * 32 + lane][strip * steps + step] for lane in range(named)]
                 assert conflicts(at, 16) == 0
                 for lane, address in enumerate(at):
                     # matrix j of x4 is (rows 8 (j % 2), columns 8 (j / 2)) of 16 x 16, as registers hold them
                     j, row = divmod(lane, 8)
                     linear = (row + j % 2 * 8) * row_bytes + step * 32 + j // 2 * 16
-                    assert address == start + swizzle_of_ptx(linear, row_bytes)
+                    placed = swizzle_of_ptx(linear, row_bytes) if row_bytes in (128, 64, 32) else linear
+                    assert address == start + placed
                     written.add(address)
             assert len(written) == 16 * row_bytes // 16
 
