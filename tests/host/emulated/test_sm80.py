@@ -111,6 +111,7 @@ def _outer_cases() -> list[Case]:
         ((128, 32, 16), (4, 1), "nn", (140, 37, 50), 8),
         ((32, 128, 16), (1, 4), "tn", (7, 131, 33), 4),
         ((32, 32, 16), (2, 1), "nt", (8, 9, 20), 4),
+        ((32, 32, 8), (2, 1), "tt", (33, 40, 20), 16),
     ):
         tile = TileConfig("fma_outer", block, waves, 3, resident=2)
         found.append(Case("multistage", tile, *extents, layout, FP32, alignment=(alignment, alignment)))
