@@ -420,7 +420,7 @@ def _sliced(
     if tile.swap or tile.split > 1 or tile.cluster > 1:
         raise _Rejected("K is cut into slices for tiles of one block only, in the operands' own order")
     block_k = tile.block[2]
-    slices = -(-problem.k // _slice_k(problem.k, block_k, slices))
+    slices = -(-problem.k // max(1, _slice_k(problem.k, block_k, slices)))
     if slices < 2:
         raise _Rejected(f"K = {problem.k} cannot be cut into slices of steps of {block_k}")
     if _slice_elements(problem) >= 1 << 32:

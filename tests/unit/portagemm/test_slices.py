@@ -74,6 +74,10 @@ def test_what_cannot_be_sliced_says_so() -> None:
     whole = planner.plan(product(128, 128, 64), profile, device)
     with pytest.raises(UnsupportedError, match="K = 64 cannot be cut into slices of steps of 64"):
         planner.sliced(product(128, 128, 64), profile, device, whole, 4)
+    nothing = product(128, 128, 0)
+    whole = planner.candidates(nothing, profile, device)[0]
+    with pytest.raises(UnsupportedError, match="K = 0 cannot be cut"):
+        planner.sliced(nothing, profile, device, whole, 4)
 
 
 def test_two_launches_with_sums_between(monkeypatch: pytest.MonkeyPatch) -> None:
