@@ -19,8 +19,9 @@ from portagemm.hal.errors import ShapeError, UnsupportedError
 #: Batch dimensions a kernel can address once adjacent ones are merged.
 MAX_BATCH_DIMS = 4
 
-#: Largest extent of one dimension: kernels count tiles and rows in 32 bits (addresses in 64).
-MAX_EXTENT = 2**31 - 1 - 1024
+#: Largest extent of one dimension: kernels count tiles and rows in 32 bits (addresses in 64), up to one step of a
+#: block's main loop past the end.
+MAX_EXTENT = 2**31 - 1 - 2048
 
 #: Names of the activations, as `linear` takes them. "gelu" is the erf form, "gelu_tanh" the tanh one.
 ACTIVATIONS: tuple[str, ...] = ("none", "relu", "gelu", "gelu_tanh", "silu")

@@ -13,8 +13,8 @@ from portagemm import plan as planner
 from portagemm.hal.device import Device
 from portagemm.hal.dtypes import BF16
 from portagemm.hal.errors import UnsupportedError
-from portagemm.hal.profile import ArchProfile, get
-from portagemm.problem import GemmProblem, Operand
+from portagemm.hal.profile import ArchProfile, all_profiles, get
+from portagemm.problem import MAX_EXTENT, GemmProblem, Operand
 
 pytestmark = pytest.mark.quick
 
@@ -67,6 +67,20 @@ def test_few_rows_have_a_body_of_their_own(name: str, m: int, n: int) -> None:
     body = "skinny" if name in ("a100", "rtx4090") else "gemv"
     assert chosen.kernel.schedule == body and chosen.swap == (m > n)
     assert planner.plan(product(17, 4096, 4096), profile, device).kernel.schedule not in ("gemv", "skinny")
+
+
+@pytest.mark.parametrize("name", [p.name for p in all_profiles().values()])
+def test_positions_past_the_end_of_k_fit_32_bits(name: str) -> None:
+    """Where kernels that stream B stop counting, for the largest K there is."""
+    profile = get(name)
+    past = [
+        (tile.waves[0] - 1) * tile.stages * tile.block[2]  # a group of K for each wave but one
+        if schedule == "skinny"
+        else (profile.wave_size - 1) * tile.block[2]
+        for schedule in ("skinny", "gemv")
+        for tile in profile.tiles.get(schedule, ())
+    ]
+    assert past and MAX_EXTENT + max(past) < 2**31
 
 
 def test_what_cannot_be_sliced_says_so() -> None:
