@@ -486,6 +486,8 @@ def check_gemv(kernel: KernelConfig, code: list[Instruction]) -> None:
     loads = columns // kernel.tile.waves[1] * kernel.tile.stages * chunk * BY_NAME[kernel.b.dtype].bytes // 16
     if kernel.b.width == 16:  # all chunks on their way together, then a loop with one at a time
         assert len(wide) >= loads, f"{len(wide)} loads of 16 bytes where {loads} are on their way together"
+        if chunk * BY_NAME[kernel.b.dtype].bytes == 16:
+            check_wait_in(code, innermost_loop(code, "FFMA", "LDG.E.NA.LTC128B.128"))
     assert having(code, "FFMA"), "no FFMA"
 
 
@@ -499,8 +501,18 @@ def check_skinny(kernel: KernelConfig, code: list[Instruction]) -> None:
     texts = [i.text for i in loop]
     loads = [number for number, text in enumerate(texts) if ".NA.LTC128B.128" in text]
     assert len(loads) == tile.block[1] // tile.waves[1] // 8 * tile.stages
+    check_wait_in(code, loop)
+
+
+def check_wait_in(code: list[Instruction], loop: list[Instruction]) -> None:
+    """In a loop that streams B: the wait for the kernel ahead stands behind all loads of B, and before those of A."""
+    texts = [i.text for i in loop]
     waits = [number for number, text in enumerate(texts) if "ACQBULK" in text]
-    assert all(number > loads[-1] for number in waits), "loads sank below the wait for the kernel ahead"
+    assert bool(waits) == bool(having(code, "PREEXIT")), "lets the next kernel start, but never waits"
+    for number, text in enumerate(texts):
+        if waits and "LDG" in text:
+            early = ".NA." in text
+            assert early == (number < waits[0]), "a load on the wrong side of the wait for the kernel ahead"
 
 
 CHECKS = {
@@ -622,3 +634,25 @@ def test_a_fence_in_the_main_loop_is_seen(nvrtc: NvrtcCompiler, nvdisasm: str, t
     made = nvrtc.compile(source.text, source.symbol, target, options)
     with pytest.raises(AssertionError, match="a fence in a main loop"):
         check_warp_specialized(kernel, disassemble(nvdisasm, made.code, tmp_path))
+
+
+def test_a_load_of_a_ahead_of_the_wait_is_seen(nvrtc: NvrtcCompiler, nvdisasm: str, tmp_path: Path) -> None:
+    """With A read before the kernel ahead is waited for, results still come out right on an idle stream."""
+    profile, target = all_profiles()["h100"], Target("cuda", "sm_90a", 32)
+    kernel = next(k for k in representatives("sm_90a") if k.schedule == "skinny")
+    source = plan.kernel_source(kernel, profile, target)
+    header = next(
+        d / "kernels/skinny.hpp" for d in source.include_dirs if (d / "kernels/skinny.hpp").exists()
+    )
+    text = header.read_text()
+    wait, read = "ready();\n", "mine.template read_a<tile::unroll, true>(a, k, 0, lane);\n"
+    assert text.count(read) == 1
+    before, after = text.split(read)
+    early = tmp_path / "kernels/skinny.hpp"
+    early.parent.mkdir()
+    at = before.rindex(wait)
+    early.write_text(before[:at] + read + wait + before[at + len(wait) :] + after)
+    options = CompileOptions((tmp_path, *source.include_dirs), source.defines)
+    made = nvrtc.compile(source.text, source.symbol, target, options)
+    with pytest.raises(AssertionError, match="wrong side of the wait"):
+        check_skinny(kernel, disassemble(nvdisasm, made.code, tmp_path))

@@ -63,8 +63,6 @@ PG_DEVICE unsigned char* shared_memory() {
     return (unsigned char*)(__attribute__((address_space(3))) unsigned char*)address;
 }
 
-// A pointer that is known to lead to global memory. What comes out of the argument block has lost its kind, and reads
-// through it would be flat instructions, which count as LDS accesses too.
 // 16 bytes that nobody will read again: here like any others.
 constexpr bool has_load_once = false;
 PG_DEVICE void load_once(unsigned* to, const void* from) {
@@ -75,6 +73,8 @@ PG_DEVICE void load_once(unsigned* to, const void* from) {
 PG_DEVICE void let_next_kernel_start() {}
 PG_DEVICE void wait_for_prior_kernel() {}
 
+// A pointer that is known to lead to global memory. What comes out of the argument block has lost its kind, and reads
+// through it would be flat instructions, which count as LDS accesses too.
 template <class T>
 PG_DEVICE const T* in_global(const T* p) {
     return (const T*)(const __attribute__((address_space(1))) T*)p;
