@@ -300,6 +300,7 @@ class SchedulePart:
         loading_waves: whether waves besides those that compute load: as many as the tile's `loaders`.
         barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
+        one_tile: a block computes one tile and ends, so that there are as many blocks as tiles.
         lends_stages: whether the store uses the stages' memory instead of its own.
         rows: it takes no more rows than a tile has, and streams B (kernels/gemv.hpp, kernels/skinny.hpp).
         family: schedules of one family sum in one order and differ in the tiles they are for: the planner weighs
@@ -313,6 +314,7 @@ class SchedulePart:
     loading_waves: bool = False
     barrier_bytes: int = 0
     persistent: bool = False
+    one_tile: bool = False
     lends_stages: bool = False
     family: str = ""
     rows: bool = False
@@ -330,6 +332,7 @@ SCHEDULES: dict[str, SchedulePart] = {
         "portagemm/schedule/multistage.hpp",
         "pg::multistage<{stages}, {threads}, {min_blocks}>",
         ("async", "register"),
+        one_tile=True,
     ),
     "split_multistage": SchedulePart(
         "portagemm/schedule/split_multistage.hpp",
@@ -422,7 +425,7 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
     elif config.store == "tensor":
         strips = _round_up(waves * 2 * 64 * config.columns * BY_NAME[config.d].bytes, _STAGE_ALIGN)
     elif config.store == "split":
-        strips = block_m * (block_n + 2) * 4
+        strips = block_m * (block_n + 8) * 4
     else:
         strips = 1
     schedule = SCHEDULES[config.schedule]

@@ -215,6 +215,18 @@ struct tile_steps {
     }
 };
 
+// A store that says how many bytes it borrows of the stages gets them: they are free by then.
+template <class Config, class Epilogue, class Shared, class Role>
+PG_DEVICE void store_tile(const typename Config::accumulator& acc, const Epilogue& epilogue,
+                          const gemm_args<Config>& args, Shared& shared, const work& w, Role& role) {
+    if constexpr (requires { Config::store::borrowed; }) {
+        static_assert(sizeof(shared.a) + sizeof(shared.b) >= Config::store::borrowed);
+        Config::store::store(acc, epilogue, args, shared.store, reinterpret_cast<u8*>(&shared), w, role);
+    } else {
+        Config::store::store(acc, epilogue, args, shared.store, w, role);
+    }
+}
+
 template <class Config>
 PG_DEVICE void gemm(const gemm_args<Config>& args) {
     using schedule = typename Config::schedule;
@@ -243,8 +255,9 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
             // Epilogue
             if constexpr (role_type::computes) {
                 tile.accumulator.fold();
-                Config::store::store(tile.accumulator, epilogue(args.params, w), args, shared.store, w, role);
+                store_tile<Config>(tile.accumulator, epilogue(args.params, w), args, shared, w, role);
             }
+            if constexpr (requires { schedule::one_tile; }) break;
         }
         if constexpr (role_type::computes) Config::store::finish(role);
     });

@@ -57,15 +57,15 @@ struct transaction_barrier : arrival_barrier {
 PG_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // The two halves of a cluster's barrier. Relaxed: what barriers' makers wrote is released by fence_barrier_init, and
 // nothing else passes between blocks this way. With .release ptxas puts a MEMBAR.ALL.GPU before every arrival.
-PG_DEVICE void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
-PG_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+PG_DEVICE void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
+PG_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 PG_DEVICE void cluster_barrier() {
     arrive_at_cluster();
     wait_for_cluster();
 }
 // A barrier of the block that some only arrive at: the others see what they wrote before (PTX ISA, barrier.cta.arrive).
 // NOTE: not barrier 0, which __syncthreads waits at in a way of its own; nor one of the groups' (vendor::pair_barrier).
-constexpr i32 start_barrier = 15;
+constexpr i32 start_barrier = 15, consumers_barrier = 14;
 PG_DEVICE void arrive_at_start(i32 threads) {
     asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(start_barrier), "r"(threads) : "memory");
 }
@@ -73,10 +73,13 @@ PG_DEVICE void wait_for_start(i32 threads) {
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(start_barrier), "r"(threads) : "memory");
 }
 
-// Brings a descriptor close before the first copy asks for it.
-PG_DEVICE void prefetch(const tensor_map& map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+// Of the threads that compute alone.
+PG_DEVICE void meet_consumers(i32 threads) {
+    asm volatile("barrier.cta.sync %0, %1;" ::"n"(consumers_barrier), "r"(threads) : "memory");
 }
+
+// Brings a descriptor close before the first copy asks for it.
+PG_DEVICE void prefetch(const tensor_map& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 template <int Registers>
 PG_DEVICE void give_registers() {
@@ -334,50 +337,56 @@ struct tensor_store {
 };
 
 // Sums a tile whose K is split over the blocks of a cluster, then stores it. Each block owns an equal range of the
-// tile's rows; every block sends it its accumulators for them, into a slot of its own, and the owner adds the slots in
-// the blocks' order: the result does not depend on who is first. One tile a cluster.
+// tile's rows; every block sends it its accumulators for them, in one bulk copy into a slot of its own, and the owner
+// adds the slots in the blocks' order: the result does not depend on who is first. One tile a cluster.
+// NOTE: bulk copies, not st.async: 8 bytes at a time took 1.5 to 3 us a tile (docs/performance.md).
 template <class ElementD, int Vector, class Tile, int Split, along Along>
 struct split_store {
     using atom = typename Tile::atom;
     static constexpr i32 rows = Tile::m / Split;
-    static constexpr i32 pitch = Tile::n + 2;  // pairs stay aligned, rows start in other banks
-    static_assert(rows * Split == Tile::m && atom::c_run == 2 && Tile::waves_n == 1);
+    static constexpr i32 pitch = Tile::n + 8;  // a lane's pairs in 4 rows are in all banks
+    static constexpr i32 part = rows * pitch, part_bytes = part * i32(sizeof(f32));
+    static_assert(rows * Split == Tile::m && atom::c_run == 2 && Tile::waves_n == 1 && part_bytes % 16 == 0);
     static_assert(Along == along::m ? rows % Vector == 0 : Tile::n % Vector == 0);
+    // What other blocks sent. This block's own sums lie in the stages, which nobody needs any more.
     struct shared {
-        alignas(16) f32 slot[Split][rows * pitch];
+        alignas(16) f32 slot[Split][part];
     };
+    static constexpr i32 borrowed = Split * part_bytes;  // of the stages
 
+    // A block may not leave while others still copy from its shared memory.
     template <class Role>
-    PG_DEVICE static void finish(const Role&) {}
+    PG_DEVICE static void finish(const Role&) {
+        wait_for_cluster();
+    }
 
     template <class Epilogue, class Args, class Role>
     PG_DEVICE static void store(const plain_accumulator<Tile>& acc, const Epilogue& e, const Args& args, shared& memory,
-                                const work& w, const Role& role) {
+                                u8* stages, const work& w, const Role& role) {
         const gemm_params& p = args.params;
         const i32 lane = role.thread % atom::lanes, rank = vendor::cluster_rank();
         const coord origin = Tile::wave_origin(role.thread / atom::lanes);
         auto& arrived = role.barriers.partials;
-        wait_for_cluster();  // the others' barriers exist
-        if (role.thread == 0) arrived.arrive_expecting(Split * rows * Tile::n * i32(sizeof(f32)));
+        f32* own = reinterpret_cast<f32*>(stages);
+        wait_for_cluster();             // the others' barriers exist
+        meet_consumers(Tile::threads);  // all have read the stages
+        if (role.thread == 0) arrived.arrive_expecting((Split - 1) * part_bytes);
         PG_UNROLL
         for (i32 i = 0; i < Tile::atoms_m; i++) {
             PG_UNROLL
-            for (i32 half = 0; half < 2; half++) {  // a lane's registers lie in two rows, 8 apart
-                const i32 row = origin.row + i * atom::m + atom::c(lane, 2 * half).row;
-                const i32 owner = row / rows;
-                const u32 slot = at_rank(&memory.slot[rank][row % rows * pitch], owner);
-                const u32 barrier = at_rank(&arrived, owner);
-                PG_UNROLL
-                for (i32 r = 2 * half; r < atom::c_size; r += 4) {
-                    asm volatile(
-                        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
-                            slot + u32(atom::c(lane, r).col * i32(sizeof(f32)))),
-                        "f"(acc.value[i][0][r]), "f"(acc.value[i][0][r + 1]), "r"(barrier)
-                        : "memory");
-                }
+            for (i32 r = 0; r < atom::c_size; r += 2) {
+                const coord at = atom::c(lane, r);
+                f32* to = own + (origin.row + i * atom::m + at.row) * pitch + at.col;
+                *reinterpret_cast<bytes<8>*>(to) = *reinterpret_cast<const bytes<8>*>(&acc.value[i][0][r]);
             }
         }
+        // Ordinary writes become visible to the copy engine, then all have written.
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        meet_consumers(Tile::threads);
+        if (role.thread < Split && role.thread != rank)
+            send(own + role.thread * part, memory.slot[rank], arrived, role.thread);
         arrived.wait_for_cluster(0);
+        arrive_at_cluster();
         ElementD* d = output_of<ElementD>(p, w);
         constexpr i32 vectors = rows * Tile::n / Vector;
         PG_ROLLED
@@ -388,17 +397,28 @@ struct split_store {
             if (m >= p.m || n >= p.n) continue;
             f32 sum[Vector];
             PG_UNROLL
-            for (i32 x = 0; x < Vector; x++) {
-                const i32 at = (row + (Along == along::m ? x : 0)) * pitch + col + (Along == along::m ? 0 : x);
-                sum[x] = memory.slot[0][at];
+            for (i32 x = 0; x < Vector; x++) sum[x] = 0.0f;
+            PG_UNROLL
+            for (i32 s = 0; s < Split; s++) {
+                const f32* from = s == rank ? own + rank * part : memory.slot[s];
                 PG_UNROLL
-                for (i32 s = 1; s < Split; s++) sum[x] += memory.slot[s][at];
+                for (i32 x = 0; x < Vector; x++) {
+                    sum[x] += from[(row + (Along == along::m ? x : 0)) * pitch + col + (Along == along::m ? 0 : x)];
+                }
             }
             store_vector<ElementD, Vector, Along>(d, sum, e, p, m, n);
         }
     }
 
   private:
+    // One thread: a part to another block's slot, whose bytes count on that block's barrier.
+    PG_DEVICE static void send(const f32* part_of, const f32* slot, const transaction_barrier& arrived, i32 to) {
+        asm volatile(
+            "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                at_rank(slot, to)),
+            "r"(vendor::shared_address(part_of)), "r"(part_bytes), "r"(at_rank(&arrived, to))
+            : "memory");
+    }
     // Address of a place of this block's shared memory in that of another block of the cluster.
     PG_DEVICE static u32 at_rank(const void* place, i32 rank) {
         u32 remote;
