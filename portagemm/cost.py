@@ -115,7 +115,9 @@ def estimate(
         # What is on its way bounds the rate; blocks that do not fill the units evenly leave some idle.
         slots = units * tile.resident
         rate = min(memory_rate, min(blocks, slots) * block_n * stream * size / _LATENCY)
-        lost = _UNEVEN * (1 - blocks / (rounds * slots)) + _RAGGED * (_ceil(depth, stream) * stream / max(depth, 1) - 1)
+        lost = _UNEVEN * (1 - blocks / (rounds * slots)) + _RAGGED * (
+            _ceil(depth, stream) * stream / max(depth, 1) - 1
+        )
         memory = traffic / rate * (1 + lost)
         compute = blocks * block_m * depth * size / (memory_rate * _FEED_RATIO)  # A comes from the cache
     else:

@@ -323,7 +323,7 @@ class SchedulePart:
 SCHEDULES: dict[str, SchedulePart] = {
     # No main loop but a body of its own: a tile's `stages` are the chunks that a lane has on their way at a time.
     "gemv": SchedulePart("kernels/gemv.hpp", "", ("load",), rows=True),
-    # The same with a matrix atom. A tile's waves share K and lie along N; `stages` are the chunks on their way at a time.
+    # The same with a matrix atom. A tile's waves share K and lie along N; `stages` are the chunks on their way.
     "skinny": SchedulePart("kernels/skinny.hpp", "", ("load",), rows=True),
     "single_buffer": SchedulePart(
         "portagemm/schedule/single_buffer.hpp", "pg::single_buffer<{threads}>", ("register", "pack")

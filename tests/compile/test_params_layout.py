@@ -208,7 +208,9 @@ def test_shared_bytes(host_check: Any, name: str) -> None:
     kernels = kernels_of(profile)
     assert len(kernels) >= (2 if name == "cpu" else 20)
     spellings = ("gemm_shared<k{}::config>", "k{}::config::tile::shared")
-    sizes = ", ".join(f"sizeof({spellings[k.schedule in ('gemv', 'skinny')].format(i)})" for i, k in enumerate(kernels))
+    sizes = ", ".join(
+        f"sizeof({spellings[k.schedule in ('gemv', 'skinny')].format(i)})" for i, k in enumerate(kernels)
+    )
     text = f'{sources_of(kernels, profile)}\nvoid check() {{ entry("sizes", std::vector<i64>{{{sizes}}}); }}'
     found = host_check.run([], text, f"-DPG_CHECK_WAVE_SIZE={profile.wave_size}")["sizes"]
     for kernel, size in zip(kernels, found, strict=True):

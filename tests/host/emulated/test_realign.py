@@ -16,7 +16,7 @@ import sm80
 import torch
 
 from portagemm import plan as planner
-from portagemm.hal.dtypes import BF16, FP16, DType
+from portagemm.hal.dtypes import BF16, DType
 from portagemm.hal.profile import TileConfig
 from portagemm.hal.program import ArgumentBlock
 from portagemm.kernel_config import KernelConfig
