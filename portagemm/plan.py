@@ -263,7 +263,9 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         # A plan for whatever rows depends on K, not on how far apart this A's rows lie.
         uneven = problem.batch_invariant and problem.k * problem.a.dtype.bytes % _UNSHIFTED
         if "realign" not in (a.copy, b.copy) and not uneven:
-            raise _Rejected(f"shifts words into place, and both operands lie on boundaries of {_UNSHIFTED} bytes")
+            raise _Rejected(
+                f"shifts words into place, and both operands lie on boundaries of {_UNSHIFTED} bytes"
+            )
         shifts_a = a.copy == "realign" or problem.batch_invariant
         held = _held(tile, shifts_a, b.copy == "realign", profile.wave_size)
         if held > _HELD_REGISTERS:
@@ -352,6 +354,8 @@ def _launchable(
     grid = max(blocks, min(grid * blocks, limits.grid // blocks * blocks))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
+    if schedule.one_tile and grid < tiles:
+        raise _Rejected(f"a block computes one tile, and a grid has {grid} blocks for {tiles}")
     stream = 0
     if schedule.rows:
         stream = block_k * tile.stages * (tile.waves[0] if kernel.schedule == "skinny" else profile.wave_size)
