@@ -79,6 +79,19 @@ def set_key(*keys: object, value: object) -> Callable[[dict], None]:
             ["[0].block", "3 x 12 outputs", "power of two"],
         ),
         (set_key("tiles", "gemv", 2, "waves", value=[2, 2]), ["tiles.gemv[2].waves", "[2, 2]", "[1, n]"]),
+        (
+            set_key("tiles", "skinny", 0, "block", value=[12, 16, 32]),
+            ["tiles.skinny[0].block", "m = 12", "multiples of 8"],
+        ),
+        (
+            set_key("tiles", "skinny", 0, "waves", value=[8, 2]),
+            ["tiles.skinny[0].block", "n = 16", "multiples of 32", "2 waves along N"],
+        ),
+        (
+            set_key("tiles", "skinny", 0, "waves", value=[64, 1]),
+            ["tiles.skinny[0].waves", "(2048 threads)", "at most 1024"],
+        ),
+        (set_key("tiles", "skinny", 1, "atom", value="mma_x"), ["skinny[1].atom", "'mma_x'", "mma_16816"]),
         (lambda d: d["tiles"].pop("multistage"), ["key tiles", "multistage has none"]),
         (set_key("schedules", value=["single_buffer"]), ["key tiles.gemv", "not in schedules"]),
         (set_key("boards", 0, "memory_bandwidth", value="2e12"), ["memory_bandwidth", "'2e12'", "1.0e+12"]),
