@@ -117,6 +117,7 @@ class AtomPart:
         orders: orders a stage may have for it. element: dtype of a stage, None for the operand's own.
         lanes: lanes that run it together, None for a wave. stage: how a stage of A and B is spelled.
         stage_pad: elements that a stage is longer than its operand's tile, at every step of K.
+        one_tile: a block computes one tile and ends, so that there are as many blocks as tiles.
     """
 
     header: str
@@ -129,6 +130,7 @@ class AtomPart:
     stage_a: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
     stage_b: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
     stage_pad: int = 0
+    one_tile: bool = False
 
 
 def _fixed(value: int) -> Callable[[int, int], int]:
@@ -178,6 +180,7 @@ ATOMS: dict[str, AtomPart] = {
         stage_a="pg::padded_stage<{element}, {mn}, {k}>",
         stage_b="pg::padded_stage<{element}, {mn}, {k}>",
         stage_pad=4,
+        one_tile=True,
     ),
     "mma_16816": AtomPart(
         "portagemm/arch/sm80.hpp",
@@ -300,7 +303,6 @@ class SchedulePart:
         loading_waves: whether waves besides those that compute load: as many as the tile's `loaders`.
         barrier_bytes: shared memory of its barriers, a stage, and once more.
         persistent: one block a compute unit walks all tiles (otherwise one block a tile).
-        one_tile: a block computes one tile and ends, so that there are as many blocks as tiles.
         lends_stages: whether the store uses the stages' memory instead of its own.
         rows: it takes no more rows than a tile has, and streams B (kernels/gemv.hpp, kernels/skinny.hpp).
         family: schedules of one family sum in one order and differ in the tiles they are for: the planner weighs
@@ -314,7 +316,6 @@ class SchedulePart:
     loading_waves: bool = False
     barrier_bytes: int = 0
     persistent: bool = False
-    one_tile: bool = False
     lends_stages: bool = False
     family: str = ""
     rows: bool = False
@@ -332,7 +333,6 @@ SCHEDULES: dict[str, SchedulePart] = {
         "portagemm/schedule/multistage.hpp",
         "pg::multistage<{stages}, {threads}, {min_blocks}>",
         ("async", "register"),
-        one_tile=True,
     ),
     "split_multistage": SchedulePart(
         "portagemm/schedule/split_multistage.hpp",

@@ -354,7 +354,7 @@ def _launchable(
     grid = max(blocks, min(grid * blocks, limits.grid // blocks * blocks))
     if limits.grid_threads:
         grid = min(grid, max(1, limits.grid_threads // threads))
-    if schedule.one_tile and grid < tiles:
+    if ATOMS[tile.atom].one_tile and grid < tiles:
         raise _Rejected(f"a block computes one tile, and a grid has {grid} blocks for {tiles}")
     stream = 0
     if schedule.rows:

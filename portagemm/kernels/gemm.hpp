@@ -257,7 +257,7 @@ PG_DEVICE void gemm(const gemm_args<Config>& args) {
                 tile.accumulator.fold();
                 store_tile<Config>(tile.accumulator, epilogue(args.params, w), args, shared, w, role);
             }
-            if constexpr (requires { schedule::one_tile; }) break;
+            if constexpr (requires { Config::atom::one_tile; }) break;
         }
         if constexpr (role_type::computes) Config::store::finish(role);
     });

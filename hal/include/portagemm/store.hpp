@@ -7,12 +7,11 @@ namespace pg {
 // Which way the elements of a vector of D follow each other: along n as a rule, along m where operands are swapped.
 enum class along { n, m };
 
-// Vector elements of D from (m, n) on, together where they all lie inside. Vector > 1 only where the planner knows that
-// D is contiguous that way and that address and strides are multiples of the vector.
+// Vector elements of D from (m, n) on, to where `to` says they lie, together where they all lie inside. Vector > 1 only
+// where the planner knows that D is contiguous that way and that address and strides are multiples of the vector.
 template <class ElementD, int Vector, along Along = along::n, class Epilogue>
-PG_DEVICE void store_vector(ElementD* d, const f32* value, const Epilogue& e, const gemm_params& p, i32 m, i32 n) {
+PG_DEVICE void store_vector_at(ElementD* to, const f32* value, const Epilogue& e, const gemm_params& p, i32 m, i32 n) {
     constexpr i32 dm = Along == along::m ? 1 : 0, dn = 1 - dm;
-    ElementD* to = d + i64(m) * p.d.row + i64(n) * p.d.col;
     const i32 inside = Along == along::m ? p.m - m : p.n - n;
     if (Vector > 1 && Vector <= inside) {
         constexpr i32 width = Vector * i32(sizeof(ElementD));
@@ -27,6 +26,10 @@ PG_DEVICE void store_vector(ElementD* d, const f32* value, const Epilogue& e, co
             if (v < inside) to[i64(v) * step] = from_f32<ElementD>(e.apply(value[v], m + v * dm, n + v * dn));
         }
     }
+}
+template <class ElementD, int Vector, along Along = along::n, class Epilogue>
+PG_DEVICE void store_vector(ElementD* d, const f32* value, const Epilogue& e, const gemm_params& p, i32 m, i32 n) {
+    store_vector_at<ElementD, Vector, Along>(d + i64(m) * p.d.row + i64(n) * p.d.col, value, e, p, m, n);
 }
 
 template <class ElementD>
@@ -101,25 +104,56 @@ struct staged_store {
                 write_strip(acc, strip, i, s, lane);
                 group_barrier<lanes>(wave);
                 const i32 m0 = w.m + origin.row + i * atom::m, n0 = w.n + origin.col + s * Columns;
-                PG_ROLLED
-                for (i32 v = lane; v < vectors; v += lanes) {
-                    const i32 row = Along == along::m ? v % (atom::m / Vector) * Vector : v / (Columns / Vector);
-                    const i32 col = Along == along::m ? v / (atom::m / Vector) : v % (Columns / Vector) * Vector;
-                    if (m0 + row >= p.m || n0 + col >= p.n) continue;
-                    if constexpr (Along == along::m) {
-                        f32 value[Vector];
-                        PG_UNROLL
-                        for (i32 x = 0; x < Vector; x++) value[x] = strip[(row + x) * pitch + col];
-                        store_vector<ElementD, Vector, Along>(d, value, e, p, m0 + row, n0 + col);
-                    } else {
-                        store_vector<ElementD, Vector>(d, strip + row * pitch + col, e, p, m0 + row, n0 + col);
-                    }
-                }
+                read_strip(strip, d, e, p, m0, n0, lane);
             }
         }
     }
 
   private:
+    // A lane's vectors lie in one column of vectors (along m: in one row) where lanes fill rows of them (columns): then
+    // its place moves by a constant.
+    template <class Epilogue>
+    PG_DEVICE static void read_strip(const f32* strip, ElementD* d, const Epilogue& e, const gemm_params& p, i32 m0,
+                                     i32 n0, i32 lane) {
+        constexpr bool down = Along == along::n;
+        constexpr i32 per_line = (down ? Columns : atom::m) / Vector;
+        if constexpr (lanes % per_line == 0) {
+            constexpr i32 step = lanes / per_line;
+            const i32 first = lane / per_line, across = lane % per_line * Vector;
+            if ((down ? n0 : m0) + across >= (down ? p.n : p.m)) return;
+            const i32 row = down ? first : across, col = down ? across : first;
+            ElementD* to = d + i64(m0 + row) * p.d.row + i64(n0 + col) * p.d.col;
+            const i64 by = i64(step) * (down ? p.d.row : p.d.col);
+            const i32 end = down ? min(atom::m, p.m - m0) : min(Columns, p.n - n0);
+            PG_ROLLED
+            for (i32 at = first; at < end; at += step) {
+                store_one(strip, to, e, p, m0, n0, down ? at : across, down ? across : at);
+                to += by;
+            }
+        } else {
+            PG_ROLLED
+            for (i32 v = lane; v < vectors; v += lanes) {
+                const i32 row = down ? v / per_line : v % per_line * Vector;
+                const i32 col = down ? v % per_line * Vector : v / per_line;
+                if (m0 + row >= p.m || n0 + col >= p.n) continue;
+                store_one(strip, d + i64(m0 + row) * p.d.row + i64(n0 + col) * p.d.col, e, p, m0, n0, row, col);
+            }
+        }
+    }
+
+    template <class Epilogue>
+    PG_DEVICE static void store_one(const f32* strip, ElementD* to, const Epilogue& e, const gemm_params& p, i32 m0,
+                                    i32 n0, i32 row, i32 col) {
+        if constexpr (Along == along::m) {
+            f32 value[Vector];
+            PG_UNROLL
+            for (i32 x = 0; x < Vector; x++) value[x] = strip[(row + x) * pitch + col];
+            store_vector_at<ElementD, Vector, Along>(to, value, e, p, m0 + row, n0 + col);
+        } else {
+            store_vector_at<ElementD, Vector>(to, strip + row * pitch + col, e, p, m0 + row, n0 + col);
+        }
+    }
+
     // A strip is several atoms side by side, or a range of columns of one wide atom: then its registers are a range too.
     PG_DEVICE static void write_strip(const plain_accumulator<Tile>& acc, f32* strip, i32 i, i32 s, i32 lane) {
         constexpr i32 atoms = max(1, Columns / atom::n);

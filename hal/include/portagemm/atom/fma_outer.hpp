@@ -35,6 +35,7 @@ struct fma_outer {
     static_assert(WaveSize == 32 || WaveSize == 64);
     using element = f32;
     static constexpr i32 lanes = WaveSize;
+    static constexpr bool one_tile = true;  // a block: nothing is worked out for the next and held during the main loop
     static constexpr i32 lanes_n = 8, lanes_m = WaveSize / lanes_n;
     static constexpr i32 m = lanes_m * 4, n = lanes_n * 4, k = 1;
     static constexpr i32 a_size = 4, b_size = 4, c_size = 16;
