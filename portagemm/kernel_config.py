@@ -221,19 +221,17 @@ class StreamedPart:
     """How an atom's fragments come straight from memory (kernels/skinny.hpp), by the atom's name.
 
     Attributes:
-        header, cpp: as an AtomPart's. m, n: its extents, of exchanged operands. k: elements of a chunk.
+        header, cpp: as an AtomPart's. k: elements of a chunk.
     """
 
     header: str
     cpp: str
-    m: int
-    n: int
     k: int
 
 
 STREAMED: dict[str, StreamedPart] = {
     "mma_16816": StreamedPart(
-        "portagemm/arch/sm80_streamed.hpp", "pg::arch::mma_16816_streamed<{element}>", m=16, n=8, k=32
+        "portagemm/arch/sm80_streamed.hpp", "pg::arch::mma_16816_streamed<{element}>", k=32
     ),
 }
 
@@ -425,7 +423,7 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
     elif config.store == "tensor":
         strips = _round_up(waves * 2 * 64 * config.columns * BY_NAME[config.d].bytes, _STAGE_ALIGN)
     elif config.store == "split":
-        strips = block_m * (block_n + 8) * 4
+        strips = block_m * (block_n if block_n % 16 == 8 else block_n + 8) * 4
     else:
         strips = 1
     schedule = SCHEDULES[config.schedule]

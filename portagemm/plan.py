@@ -188,6 +188,8 @@ def _operand(
     raise _Rejected(f"no copy of {schedule} takes {name.upper()} ({dtype}, {major})")
 
 
+#: Bytes of an access below which tiles are faster than fragments straight from memory.
+_STREAMED = 4
 #: Operands on boundaries of so many bytes are not shifted: asynchronous copies of 4 bytes were 1.3 to 1.7 times as fast
 #: (docs/performance.md).
 _UNSHIFTED = 4
@@ -231,7 +233,7 @@ def _strip_columns(tile: TileConfig, wave_size: int) -> int:
 def _tensor_columns(tile: TileConfig) -> int:
     """16-bit columns of a tensor store's strip: few strips, and rows that are swizzled (128, 64 or 32 bytes) or an odd
     number of 16-byte chunks long, so that stmatrix meets no bank twice (arch/sm90.hpp)."""
-    wave_n = tile.block[1]
+    wave_n = tile.block[1] // tile.waves[1]
     fitting = [columns for columns in range(8, 105, 16) if wave_n % columns == 0]
     fitting += [columns for columns in (64, 32, 16) if wave_n % columns == 0]
     if wave_n % 64 == 0:
@@ -249,14 +251,16 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         wanted = "tf32" if dtype == "fp32" and problem.precision == "tf32" else dtype
         raise _Rejected(f"{tile.atom} takes {', '.join(atom.a)}, not {wanted}")
     block_m, block_n, _ = tile.block
-    if schedule == "skinny" and tile.atom not in STREAMED:
-        raise _Rejected(f"{tile.atom} has no fragments that come straight from memory")
+    if schedule == "skinny" and (tile.atom not in STREAMED or tile.block[2] != STREAMED[tile.atom].k):
+        raise _Rejected(f"{tile.atom} has no fragments of {tile.block[2]} elements straight from memory")
     if SCHEDULES[schedule].rows:
         if problem.m > block_m:
             raise _Rejected(f"takes up to {block_m} rows, there are {problem.m}")
         if major_of(problem.b) != "k":
             along = "N" if major_of(problem.b) == "mn" else "nothing"
             raise _Rejected(f"reads B along K, and B is contiguous along {along}")
+        if schedule == "skinny" and access_bytes(problem.b, 1) < _STREAMED:
+            raise _Rejected(f"reads B {_STREAMED} bytes at a time or more, and it lies on no such boundary")
     a = _operand("a", problem.a, tile, schedule, block_m, problem, tile.cluster)
     b = _operand("b", problem.b, tile, schedule, block_n, problem, tile.cluster)
     if "realign" in SCHEDULES[schedule].copies:

@@ -33,7 +33,19 @@ struct gemv_tile {
 // What kernels that stream B take. b_constant: the caller says that no kernel in flight writes B.
 struct gemv_args {
     gemm_params params;
-    i32 b_constant, unused;
+    i32 b_constant, padding;
+};
+
+// The kernel ahead, which a thread waits for once, as late as it can: before it reads A or writes D.
+struct kernel_ahead {
+    bool ended;
+    PG_DEVICE explicit kernel_ahead(const gemv_args& args) : ended(false) {
+        if (!args.b_constant) wait();
+    }
+    PG_DEVICE void wait() {
+        if (!ended) vendor::wait_for_prior_kernel();
+        ended = true;
+    }
 };
 
 namespace gemv_detail {
@@ -93,9 +105,9 @@ struct gemv_lane {
     }
 
     // Count chunks from k on, `step` apart: all loads first, so that they are on their way together. A is read once it may
-    // be: `ready` waits for that.
-    template <int Count, class Ready>
-    PG_DEVICE void chunks(i32 k, i32 step, const Ready& ready) {
+    // be.
+    template <int Count>
+    PG_DEVICE void chunks(i32 k, i32 step, kernel_ahead& ahead) {
         alignas(16) element a[Count][tile::m][tile::vector];
         alignas(16) element b[Count][tile::wave_n][tile::vector];
         PG_UNROLL
@@ -106,7 +118,7 @@ struct gemv_lane {
                 gemv_detail::load<Config::width_b, true, true>(b[u][c], column[c] + at, 1);
             }
         }
-        ready();
+        ahead.wait();
         PG_UNROLL
         for (i32 u = 0; u < Count; u++) {
             const i64 at = k + i64(u) * step;
@@ -177,12 +189,7 @@ PG_DEVICE void gemv(const gemv_args& args) {
     const gemm_params& p = args.params;
     auto& shared = *reinterpret_cast<typename tile::shared*>(vendor::shared_memory());
     const i32 thread = vendor::thread(), wave = thread / vendor::wave_size, lane = thread % vendor::wave_size;
-    bool waited = false;
-    const auto ready = [&]() {
-        if (!waited) vendor::wait_for_prior_kernel();
-        waited = true;
-    };
-    if (!args.b_constant) ready();
+    kernel_ahead ahead(args);
     tile_scheduler<tile, 1, 1> tiles(p);
     work w;
     while (tiles.pop(w)) {
@@ -193,16 +200,16 @@ PG_DEVICE void gemv(const gemv_args& args) {
         [[maybe_unused]] i32 turns = 0;
         PG_ROLLED
         for (; w.k_end - k >= (tile::unroll - 1) * step + tile::vector; k += tile::unroll * step) {
-            mine.template chunks<tile::unroll>(k, step, ready);
+            mine.template chunks<tile::unroll>(k, step, ahead);
             if constexpr (vendor::wave_size == 1) {
                 if (++turns % 64 == 0) mine.fold();
             }
         }
         if constexpr (tile::unroll > 1) {
             PG_ROLLED
-            for (; w.k_end - k >= tile::vector; k += step) mine.template chunks<1>(k, step, ready);
+            for (; w.k_end - k >= tile::vector; k += step) mine.template chunks<1>(k, step, ahead);
         }
-        ready();
+        ahead.wait();
         mine.rest(k, w.k_end);
 
         // Sums of all lanes, always in the same order. Two barriers are enough for tile after tile: between a read of
@@ -235,6 +242,7 @@ PG_DEVICE void gemv(const gemv_args& args) {
                 d[i64(m) * p.d.row + i64(n) * p.d.col] = from_f32<element_d>(epilogue.apply(x, m, n));
         }
     }
+    ahead.wait();  // also where there was no tile
 }
 
 }  // namespace pg

@@ -82,11 +82,12 @@ struct skinny_wave {
         }
     }
 
-    // Count chunks from k on. `left` elements of K lie from there to the end, for the wave; whole groups do not look.
+    // Elements of a chunk that lie within K. `left`: from the wave's first on.
     template <bool Whole>
     PG_DEVICE static i32 valid(i32 left, i32 u, i32 lane) {
         return Whole ? vector : max(0, min(vector, left - u * atom::chunk_k - atom::k_of(lane)));
     }
+    // Count chunks from k on; whole ones do not look where K ends.
     template <int Count, bool Whole>
     PG_DEVICE void read_b(chunks_b& to, i32 k, i32 left, i32 lane) const {
         PG_UNROLL
@@ -139,12 +140,7 @@ PG_DEVICE void skinny(const gemv_args& args) {
     auto& shared = *reinterpret_cast<typename tile::shared*>(vendor::shared_memory());
     const i32 thread = vendor::thread(), wave = thread / vendor::wave_size, lane = thread % vendor::wave_size;
     const i32 wave_k = wave % tile::waves_k, wave_n = wave / tile::waves_k;
-    bool waited = false;
-    const auto ready = [&]() {
-        if (!waited) vendor::wait_for_prior_kernel();
-        waited = true;
-    };
-    if (!args.b_constant) ready();
+    kernel_ahead ahead(args);
 
     const auto compute = [&](const work& w) {
         // Main loop. What no kernel in flight writes is read before the kernel ahead has ended.
@@ -155,18 +151,25 @@ PG_DEVICE void skinny(const gemv_args& args) {
         PG_ROLLED
         for (; w.k_end - k >= tile::group; k += tile::waves_k * tile::group) {
             mine.template read_b<tile::unroll, true>(b, k, 0, lane);
-            ready();
+            ahead.wait();
             mine.template read_a<tile::unroll, true>(a, k, 0, lane);
             mine.template multiply<tile::unroll>(a, b);
         }
-        ready();
+        ahead.wait();
         // What is left of K, less than a group, a chunk a wave: those go on that had fewer groups.
         const i32 groups = (w.k_end - w.k_begin) / tile::group;
-        k = w.k_begin + groups * tile::group + (wave_k + tile::waves_k - groups % tile::waves_k) % tile::waves_k * tile::k;
+        k = w.k_begin + groups * tile::group +
+            (wave_k + tile::waves_k - groups % tile::waves_k) % tile::waves_k * tile::k;
         PG_ROLLED
         for (; k < w.k_end; k += tile::waves_k * tile::k) {
-            mine.template read_b<1, false>(b, k, w.k_end - k, lane);
-            mine.template read_a<1, false>(a, k, w.k_end - k, lane);
+            const i32 left = w.k_end - k;
+            if (left >= tile::k) {
+                mine.template read_b<1, true>(b, k, left, lane);
+                mine.template read_a<1, true>(a, k, left, lane);
+            } else {
+                mine.template read_b<1, false>(b, k, left, lane);
+                mine.template read_a<1, false>(a, k, left, lane);
+            }
             mine.template multiply<1>(a, b);
         }
 
@@ -201,7 +204,8 @@ PG_DEVICE void skinny(const gemv_args& args) {
         }
     };
 
-    if constexpr (Config::flat) {  // one matrix, K in one piece, a block a tile: no division stands before the first load
+    // One matrix, K in one piece, a block a tile: no division stands before the first load.
+    if constexpr (Config::flat) {
         compute(work{0, 0, i32(vendor::block()) * tile::n, 0, p.k, 0});
     } else {
         tile_scheduler<tile, 1, 1> tiles(p);
@@ -210,6 +214,7 @@ PG_DEVICE void skinny(const gemv_args& args) {
             compute(w);
             vendor::barrier(int(scope::block));  // sums of this tile have been read
         }
+        ahead.wait();  // also where there was no tile
     }
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,8 +47,10 @@ def kernels(profile_name: str) -> tuple[KernelConfig, ...]:
             DTYPES, ("same", "float32"), alignments=alignments, epilogues=epilogues, shapes=shapes
         )
         for problem in prebuild.problems(wanted):
-            for candidate in plan.candidates(problem, profile, device):
-                found[candidate.kernel] = None
+            one = (replace(problem, a=replace(problem.a, alignment=2)),) if 16 in alignments else ()
+            for faced in (problem, *one):
+                for candidate in plan.candidates(faced, profile, device):
+                    found[candidate.kernel] = None
     return tuple(found)
 
 

@@ -57,24 +57,28 @@ struct transaction_barrier : arrival_barrier {
 PG_DEVICE void fence_barrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 // The two halves of a cluster's barrier. Relaxed: what barriers' makers wrote is released by fence_barrier_init, and
 // nothing else passes between blocks this way. With .release ptxas puts a MEMBAR.ALL.GPU before every arrival.
-PG_DEVICE void arrive_at_cluster() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
-PG_DEVICE void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-PG_DEVICE void cluster_barrier() {
-    arrive_at_cluster();
-    wait_for_cluster();
+PG_DEVICE void arrive_at_cluster() {
+    random_delay();
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
+PG_DEVICE void meet_cluster() {
+    random_delay();
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 // A barrier of the block that some only arrive at: the others see what they wrote before (PTX ISA, barrier.cta.arrive).
 // NOTE: not barrier 0, which __syncthreads waits at in a way of its own; nor one of the groups' (vendor::pair_barrier).
 constexpr i32 start_barrier = 15, consumers_barrier = 14;
 PG_DEVICE void arrive_at_start(i32 threads) {
+    random_delay();
     asm volatile("barrier.cta.arrive.aligned %0, %1;" ::"n"(start_barrier), "r"(threads) : "memory");
 }
 PG_DEVICE void wait_for_start(i32 threads) {
+    random_delay();
     asm volatile("barrier.cta.sync.aligned %0, %1;" ::"n"(start_barrier), "r"(threads) : "memory");
 }
-
-// Of the threads that compute alone.
+// A barrier of the threads that compute alone.
 PG_DEVICE void meet_consumers(i32 threads) {
+    random_delay();
     asm volatile("barrier.cta.sync %0, %1;" ::"n"(consumers_barrier), "r"(threads) : "memory");
 }
 
@@ -344,7 +348,8 @@ template <class ElementD, int Vector, class Tile, int Split, along Along>
 struct split_store {
     using atom = typename Tile::atom;
     static constexpr i32 rows = Tile::m / Split;
-    static constexpr i32 pitch = Tile::n + 8;  // a lane's pairs in 4 rows are in all banks
+    // Pairs of 4 lanes side by side, in 4 rows 8 words apart: all banks.
+    static constexpr i32 pitch = Tile::n % 16 == 8 ? Tile::n : Tile::n + 8;
     static constexpr i32 part = rows * pitch, part_bytes = part * i32(sizeof(f32));
     static_assert(rows * Split == Tile::m && atom::c_run == 2 && Tile::waves_n == 1 && part_bytes % 16 == 0);
     static_assert(Along == along::m ? rows % Vector == 0 : Tile::n % Vector == 0);
@@ -357,7 +362,7 @@ struct split_store {
     // A block may not leave while others still copy from its shared memory.
     template <class Role>
     PG_DEVICE static void finish(const Role&) {
-        wait_for_cluster();
+        meet_cluster();
     }
 
     template <class Epilogue, class Args, class Role>
@@ -368,7 +373,7 @@ struct split_store {
         const coord origin = Tile::wave_origin(role.thread / atom::lanes);
         auto& arrived = role.barriers.partials;
         f32* own = reinterpret_cast<f32*>(stages);
-        wait_for_cluster();             // the others' barriers exist
+        meet_cluster();                 // the others' barriers exist
         meet_consumers(Tile::threads);  // all have read the stages
         if (role.thread == 0) arrived.arrive_expecting((Split - 1) * part_bytes);
         PG_UNROLL
@@ -413,6 +418,7 @@ struct split_store {
   private:
     // One thread: a part to another block's slot, whose bytes count on that block's barrier.
     PG_DEVICE static void send(const f32* part_of, const f32* slot, const transaction_barrier& arrived, i32 to) {
+        random_delay();
         asm volatile(
             "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                 at_rank(slot, to)),

@@ -53,6 +53,16 @@ struct warp_specialized {
             }
         }
 
+        // A block must not leave while another of its cluster may still arrive at its barriers: until every stage has been
+        // released, by all consumers of the cluster.
+        PG_DEVICE void drain() {
+            PG_ROLLED
+            for (i32 s = 0; s < Stages; s++) {
+                barriers.empty[at.stage].wait(at.phase ^ 1);
+                at.advance();
+            }
+        }
+
         // The first fill of the ring: nobody has to be waited for but the kernel before this one, and that not for
         // operands which no kernel in flight writes.
         template <class Tile>
@@ -128,13 +138,14 @@ struct warp_specialized {
         }
         vendor::let_next_kernel_start();
         if constexpr (Cluster > 1) {
-            arch::cluster_barrier();
+            arch::arrive_at_cluster();
+            arch::meet_cluster();
         } else if (loading) {
             arch::arrive_at_start(threads);
             if constexpr (Split > 1) arch::arrive_at_cluster();
         } else {
             arch::wait_for_start(threads);
-            if constexpr (Split > 1) arch::arrive_at_cluster();  // and wait before sums are sent (split_store)
+            if constexpr (Split > 1) arch::arrive_at_cluster();  // and meet before sums are sent (split_store)
         }
         // NOTE: each warpgroup's role is one branch of this if; otherwise ptxas ignores the register counts.
         if (loading) {
@@ -142,17 +153,13 @@ struct warp_specialized {
             if (vendor::thread() == compute_threads) {
                 loader role{0, barriers, {}};
                 body(role);
+                if constexpr (Cluster > 1) role.drain();
             }
         } else {
             if constexpr (moves_registers) arch::take_registers<consumer_registers>();
             vendor::wait_for_prior_kernel();  // before any write, and before exit where there is no work
             consumer role{vendor::thread(), barriers, {}};
             body(role);
-        }
-        // A block must not leave while another of its cluster may still arrive at its barriers.
-        if constexpr (Cluster > 1) {
-            vendor::barrier(int(scope::wave));  // the loading lane comes back to its warp
-            arch::cluster_barrier();
         }
     }
 };
