@@ -313,7 +313,7 @@ def _kernel(problem: GemmProblem, profile: ArchProfile, schedule: str, tile: Til
         c=problem.c.dtype.name if problem.c else None,
         bias=problem.bias.dtype.name if problem.bias else None,
         activation=problem.activation,
-        flat=schedule == "skinny" and not problem.batch,
+        flat=schedule == "skinny" and not problem.batch and min(problem.m, problem.n) > 0,
     )
 
 

@@ -69,6 +69,13 @@ def test_few_rows_have_a_body_of_their_own(name: str, m: int, n: int) -> None:
     assert planner.plan(product(17, 4096, 4096), profile, device).kernel.schedule not in ("gemv", "skinny")
 
 
+@pytest.mark.parametrize(("m", "n"), [(0, 64), (4, 0)])
+def test_a_block_with_no_tile_reads_nothing(m: int, n: int) -> None:
+    """A grid has one block at least: where D is empty it must ask for its tile, not take it for granted."""
+    found = planner.candidates(product(m, n, 256), *described("a100"))
+    assert any(p.kernel.schedule == "skinny" for p in found) and not any(p.kernel.flat for p in found)
+
+
 @pytest.mark.parametrize("name", [p.name for p in all_profiles().values()])
 def test_positions_past_the_end_of_k_fit_32_bits(name: str) -> None:
     """Where kernels that stream B stop counting, for the largest K there is."""
