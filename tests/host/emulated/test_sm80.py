@@ -13,6 +13,7 @@ import pytest
 import sm80
 import torch
 
+from portagemm import plan as planner
 from portagemm.hal.dtypes import BF16, FP16, FP32, DType
 from portagemm.hal.errors import LaunchError
 from portagemm.hal.profile import TileConfig
@@ -174,6 +175,34 @@ def needs_compiler() -> None:
 def test_case(case: Case) -> None:
     """Exact results from small integers, whichever lane comes first and whenever copies land."""
     assert verdicts(case) == []
+
+
+def test_few_rows_in_batches_and_slices() -> None:
+    """Blocks that walk tile after tile, of batches that repeat A, with K in one piece and cut; sums among NaN."""
+    outer, inner, m, n, k = 2, 3, 5, 37, 856
+    tile = TileConfig("mma_16816", (8, 16, 32), (2, 1), 2)
+    generator = torch.Generator().manual_seed(1)
+    a = torch.randint(-3, 4, (inner, m, k), generator=generator).bfloat16()
+    b = torch.randint(-3, 4, (outer, inner, n, k), generator=generator).bfloat16()
+    problem = build(
+        View(BF16, (outer, inner, m, k), (0, m * k, k, 1), 16),
+        View(BF16, (outer, inner, k, n), (inner * n * k, n * k, 1, k), 16),
+        View(FP32, (outer, inner, m, n), (inner * m * n, m * n, n, 1), 16),
+    )
+    assert problem.batch == (outer, inner)
+    whole = replace(sm80.plan(problem, "skinny", tile), grid=4)
+    cut = replace(planner.sliced(problem, sm80.profile("skinny", tile), sm80.DEVICE, whole, 3), grid=4)
+    code = sm80.build(whole)
+    assert cut.slices > 1 and cut.kernel == whole.kernel and not whole.kernel.flat
+    want = a.double() @ b.double().transpose(-1, -2)
+    for seed in SEEDS:
+        d = torch.full((outer, inner, m, n), float("nan"))
+        sm80.launch(code, whole, problem, (a.data_ptr(), b.data_ptr(), 0, d.data_ptr(), 0), seed)
+        assert torch.equal(d.double(), want)
+        rows = planner.workspace_bytes(problem, cut) // (4 * cut.slices * outer * inner * m)
+        sums = torch.full((cut.slices, outer, inner, m, rows), float("nan"))
+        sm80.launch(code, cut, problem, (a.data_ptr(), b.data_ptr(), 0, sums.data_ptr(), 0), seed)
+        assert torch.equal(sums[..., :n].sum(0).double(), want)
 
 
 # --- mutants -----------------------------------------------------------------------------------------------
