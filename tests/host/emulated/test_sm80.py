@@ -179,7 +179,7 @@ def test_case(case: Case) -> None:
 
 def test_few_rows_in_batches_and_slices() -> None:
     """Blocks that walk tile after tile, of batches that repeat A, with K in one piece and cut; sums among NaN."""
-    outer, inner, m, n, k = 2, 3, 5, 37, 856
+    outer, inner, m, n, k = 2, 3, 5, 37, 200  # no wave but the first has elements of the last slice
     tile = TileConfig("mma_16816", (8, 16, 32), (2, 1), 2)
     generator = torch.Generator().manual_seed(1)
     a = torch.randint(-3, 4, (inner, m, k), generator=generator).bfloat16()
