@@ -192,6 +192,50 @@ def g15_subnormals(device: str) -> None:
     assert torch.equal(linear(x[:, :1], tiny[:, :1], **OURS), torch.full_like(x, 2.0**-24))
 
 
+def g16_partial_sums(device: str, n: int) -> int:
+    """Partial sums of a split K are fp32 whatever D is: T16, and 2e-3 in Frobenius' norm; how many plans split K."""
+    m, k = 64, 14336
+    generator = torch.Generator().manual_seed(16)
+    x, w = (torch.rand(rows, k, generator=generator).mul(2).sub(1).bfloat16().to(device) for rows in (m, n))
+    reference = x.double() @ w.double().t()
+    bound = 1.5 * 2.0**-8 * reference.abs() + 2.0**-17 * torch.outer(
+        x.double().norm(dim=1), w.double().norm(dim=1)
+    )
+    problem = _dispatch.problem_of(matmul_module.request(x, w.t(), **OURS))
+    hal_device = launch.device_of(x.device)
+    profile = launch.selection_of(hal_device).profile
+    plans = planner.candidates(problem, profile, hal_device)
+    whole = next(p for p in plans if p.slices == 1 and not p.swap and p.cluster == 1)
+    split = [p for p in plans if p.slices > 1 or p.kernel.tile.split > 1]
+    for plan in (
+        launch.planned(problem, hal_device),
+        planner.sliced(problem, profile, hal_device, whole, 6),
+        *split,
+    ):
+        out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device=device)
+        launch.launcher(problem, hal_device, plan)(x.data_ptr(), w.data_ptr(), 0, out.data_ptr(), 0)
+        difference = out.double() - reference
+        assert bool((difference.abs() <= bound).all()), plan.explain()
+        assert float(difference.norm() / reference.norm()) <= 2.0e-3, plan.explain()
+    return 1 + len(split)
+
+
+def g18_rows(device: str, edge: int) -> None:
+    """One row in batches of other sizes and at other places: within T16; batch invariant: the same bytes."""
+    x, w = (torch.randn(rows, edge, dtype=torch.bfloat16, device=device) for rows in (1024, edge))
+    anchor = x[0].clone()
+    reference = anchor.double() @ w.double().t()
+    bound = 1.5 * 2.0**-8 * reference.abs() + 2.0**-17 * anchor.double().norm() * w.double().norm(dim=1)
+    alone = linear(anchor[None], w, batch_invariant=True, **OURS)[0]
+    for rows in (1, 2, 17, 33, 128, 257, 1024):
+        for place in {0, rows // 2, rows - 1}:
+            batch = x[:rows].clone()
+            batch[place] = anchor
+            row = linear(batch, w, **OURS)[place]
+            assert bool(((row.double() - reference).abs() <= bound).all()), (rows, place)
+            assert torch.equal(linear(batch, w, batch_invariant=True, **OURS)[place], alone), (rows, place)
+
+
 def g37_refused_launches(device: str) -> None:
     """A launch the device cannot make raises at the call, says why, and leaves the device usable."""
     a, b = (integers(64, 64, dtype=torch.bfloat16, device=device, seed=s) for s in (1, 2))

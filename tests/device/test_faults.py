@@ -6,6 +6,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,81 @@ def test_g11_slices_of_k(gpu: str) -> None:
 
 def test_g15_subnormals(gpu: str) -> None:
     faults.g15_subnormals(gpu)
+
+
+def test_g16_partial_sums(gpu: str) -> None:
+    assert faults.g16_partial_sums(gpu, 4096) > 2
+
+
+def test_g18_rows(gpu: str) -> None:
+    faults.g18_rows(gpu, 2048)
+
+
+#: Plans whose K is split: over the blocks of a cluster where there are such, and in slices with a workspace.
+SPLIT = ((64, 256, 16384), (64, 256, 16383))
+
+
+@pytest.mark.parametrize("shape", SPLIT)
+def test_g35_replays(gpu: str, shape: tuple[int, int, int]) -> None:
+    """1000 replays give the eager bytes; a second graph of the stream outlives the first."""
+    m, n, k = shape
+    x, w = (torch.randn(rows, k, device=gpu, dtype=torch.bfloat16) for rows in (m, n))
+    eager = matmul(x, w.t(), fallback="error")
+    torch.cuda.synchronize(gpu)
+    outs, graphs = [], []
+    for _ in range(2):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outs.append(matmul(x, w.t(), fallback="error"))
+        graphs.append(graph)
+    for number in range(1000):
+        outs[0].fill_(float("nan"))
+        graphs[0].replay()
+        if number % 100 == 0:
+            torch.cuda.synchronize(gpu)
+            assert torch.equal(outs[0], eager), number
+    torch.cuda.synchronize(gpu)
+    assert torch.equal(outs[0], eager)
+    del graph
+    graphs.pop(0)
+    gc.collect()
+    outs[1].fill_(float("nan"))
+    graphs[0].replay()
+    torch.cuda.synchronize(gpu)
+    assert torch.equal(outs[1], eager)
+
+
+def test_g36_memory(gpu: str) -> None:
+    """Captures on new streams, threads that end, and many M leave the device's memory as it was."""
+    m, n, k = SPLIT[1]
+    x, w = (torch.randn(rows, k, device=gpu, dtype=torch.bfloat16) for rows in (m, n))
+    many = torch.randn(5000, 64, device=gpu, dtype=torch.bfloat16)
+    small = torch.randn(64, 64, device=gpu, dtype=torch.bfloat16)
+
+    def settled() -> int:
+        torch.cuda.synchronize(gpu)
+        gc.collect()
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_reserved(gpu)
+
+    matmul(x, w.t(), fallback="error")
+    before = settled()
+    for _ in range(200):
+        stream, graph = torch.cuda.Stream(gpu), torch.cuda.CUDAGraph()
+        stream.wait_stream(torch.cuda.current_stream(gpu))
+        with torch.cuda.stream(stream), torch.cuda.graph(graph, stream=stream):
+            out = matmul(x, w.t(), fallback="error")
+        graph.replay()
+        del graph, out
+    for _ in range(1000):
+        thread = threading.Thread(target=lambda: matmul(x, w.t(), fallback="error"))
+        thread.start()
+        thread.join()
+    for rows in range(1, 5001, 5):
+        matmul(many[:rows], small, fallback="error")
+    assert settled() - before <= 64 << 20
+    _dispatch.clear()
+    assert settled() <= before
 
 
 def test_g33_the_callers_stream(gpu: str) -> None:

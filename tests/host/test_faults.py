@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+import torch
 
+from portagemm import launch
 from portagemm import plan as planner
 from portagemm.hal import profile
 from portagemm.hal.device import Device
 from portagemm.hal.dtypes import BF16
+from portagemm.ops import _dispatch
+from portagemm.ops.matmul import matmul
 from portagemm.problem import GemmProblem, Operand
 
 from .. import faults  # noqa: TID252
@@ -92,6 +97,37 @@ def test_g37_plans_respect_the_device(name: str) -> None:
 
 def test_g11_slices_of_k() -> None:
     faults.g11_slices("cpu", ((546, 1216, 2560), (33, 40, 520)))
+
+
+def test_g16_partial_sums() -> None:
+    assert faults.g16_partial_sums("cpu", 256) >= 1
+
+
+def test_g18_rows() -> None:
+    faults.g18_rows("cpu", 256)
+
+
+def test_g35_replays() -> None:
+    pytest.skip("the CPU has no graphs: tests/device/test_faults.py")
+
+
+def test_g36_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prepared calls are bounded: many shapes and threads leave no more than a bound's worth behind."""
+    bound = 32
+    monkeypatch.setattr(launch, "BOUND", bound)
+    monkeypatch.setattr(_dispatch, "calls", _dispatch.Calls(bound))
+    w = torch.ones(8, 16)
+    for m in range(1, 6 * bound):
+        matmul(torch.ones(m, 16), w.t(), fallback="error")
+    assert len(_dispatch.calls) <= bound and len(launch._prepared) <= bound
+    before = threading.active_count()
+    for _ in range(200):
+        thread = threading.Thread(target=lambda: matmul(torch.ones(4, 16), w.t(), fallback="error"))
+        thread.start()
+        thread.join()
+    assert threading.active_count() <= before
+    _dispatch.clear()
+    assert not len(_dispatch.calls) and not launch._prepared
 
 
 @pytest.mark.quick
