@@ -518,51 +518,45 @@ PG_ENTRY({symbol}, pg::gemv_args, {threads}, {min_blocks}, pg::gemv<config>)
 """
 
 
-def _gemv_text(config: KernelConfig, profile: ArchProfile) -> str:
-    tile, threads = config.tile, block_threads(config, profile.wave_size)
-    return _GEMV_TEMPLATE.format(
-        arch_config=arch_config(profile),
-        element=_cpp(config.a.dtype),
-        d=_cpp(config.d),
-        block_m=tile.block[0],
-        block_n=tile.block[1],
-        block_k=tile.block[2],
-        waves=tile.waves[1],
-        stages=tile.stages,
-        width_a=config.a.width,
-        width_b=config.b.width,
-        major_a=config.a.major,
-        shared_bytes=shared_bytes(config, profile.wave_size),
-        threads=threads,
-        min_blocks=max(1, _RESIDENT_THREADS // threads),
-        symbol=config.symbol(profile.arch),
+def _streaming_words(config: KernelConfig, profile: ArchProfile) -> dict[str, object]:
+    """What the templates of kernels that stream B have in common."""
+    tile = config.tile
+    return {
+        "arch_config": arch_config(profile),
+        "element": _cpp(config.a.dtype),
+        "d": _cpp(config.d),
+        "block_m": tile.block[0],
+        "block_n": tile.block[1],
+        "block_k": tile.block[2],
+        "stages": tile.stages,
+        "width_a": config.a.width,
+        "width_b": config.b.width,
+        "major_a": config.a.major,
+        "shared_bytes": shared_bytes(config, profile.wave_size),
+        "threads": block_threads(config, profile.wave_size),
+        "symbol": config.symbol(profile.arch),
         **epilogue_words(config.activation, config.c, config.bias),
+    }
+
+
+def _gemv_text(config: KernelConfig, profile: ArchProfile) -> str:
+    return _GEMV_TEMPLATE.format(
+        waves=config.tile.waves[1],
+        min_blocks=max(1, _RESIDENT_THREADS // block_threads(config, profile.wave_size)),
+        **_streaming_words(config, profile),
     )
 
 
 def _skinny_text(config: KernelConfig, profile: ArchProfile) -> str:
-    tile, threads, part = config.tile, block_threads(config, profile.wave_size), STREAMED[config.tile.atom]
+    tile, part = config.tile, STREAMED[config.tile.atom]
     return _SKINNY_TEMPLATE.format(
-        arch_config=arch_config(profile),
         header=part.header,
         atom=part.cpp.format(element=_cpp(config.a.dtype)),
-        element=_cpp(config.a.dtype),
-        d=_cpp(config.d),
-        block_m=tile.block[0],
-        block_n=tile.block[1],
-        block_k=tile.block[2],
         waves_k=tile.waves[0],
         waves_n=tile.waves[1],
-        stages=tile.stages,
-        width_a=config.a.width,
-        width_b=config.b.width,
-        major_a=config.a.major,
         flat="true" if config.flat else "false",
-        shared_bytes=shared_bytes(config, profile.wave_size),
-        threads=threads,
         min_blocks=tile.resident,
-        symbol=config.symbol(profile.arch),
-        **epilogue_words(config.activation, config.c, config.bias),
+        **_streaming_words(config, profile),
     )
 
 
