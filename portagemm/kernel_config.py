@@ -117,6 +117,7 @@ class AtomPart:
         orders: orders a stage may have for it. element: dtype of a stage, None for the operand's own.
         lanes: lanes that run it together, None for a wave. stage: how a stage of A and B is spelled.
         stage_pad: elements that a stage is longer than its operand's tile, at every step of K.
+        strip_pad: floats that a row of a staged store's strip is longer than its columns (`staged_store::pitch`).
         one_tile: a block computes one tile and ends, so that there are as many blocks as tiles.
     """
 
@@ -130,6 +131,7 @@ class AtomPart:
     stage_a: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
     stage_b: str = "pg::swizzled_stage<{element}, {mn}, {k}, pg::major::{order}>"
     stage_pad: int = 0
+    strip_pad: int = 8
     one_tile: bool = False
 
 
@@ -180,6 +182,7 @@ ATOMS: dict[str, AtomPart] = {
         stage_a="pg::padded_stage<{element}, {mn}, {k}>",
         stage_b="pg::padded_stage<{element}, {mn}, {k}>",
         stage_pad=4,
+        strip_pad=4,
         one_tile=True,
     ),
     "mma_16816": AtomPart(
@@ -419,7 +422,7 @@ def shared_bytes(config: KernelConfig, wave_size: int) -> int:
     if config.schedule == "skinny":  # skinny_tile::shared
         return _round_up(tile.waves[0] * block_m * (block_n + 4) * 4, 16)
     if config.store == "staged":
-        strips = waves * part.m(wave_size, wave_n) * (config.columns + 8) * 4
+        strips = waves * part.m(wave_size, wave_n) * (config.columns + part.strip_pad) * 4
     elif config.store == "tensor":
         strips = _round_up(waves * 2 * 64 * config.columns * BY_NAME[config.d].bytes, _STAGE_ALIGN)
     elif config.store == "split":
@@ -555,7 +558,8 @@ def _skinny_text(config: KernelConfig, profile: ArchProfile) -> str:
         waves_k=tile.waves[0],
         waves_n=tile.waves[1],
         flat="true" if config.flat else "false",
-        min_blocks=tile.resident,
+        # Rows and columns of a strided A each have an address: with one block less, ptxas spills none of them.
+        min_blocks=max(1, tile.resident - (config.a.major == "strided")),
         **_streaming_words(config, profile),
     )
 

@@ -645,7 +645,7 @@ def test_a_load_of_a_ahead_of_the_wait_is_seen(nvrtc: NvrtcCompiler, nvdisasm: s
         d / "kernels/skinny.hpp" for d in source.include_dirs if (d / "kernels/skinny.hpp").exists()
     )
     text = header.read_text()
-    wait, read = "ready();\n", "mine.template read_a<tile::unroll, true>(a, k, 0, lane);\n"
+    wait, read = "ahead.wait();\n", "mine.template read_a<tile::unroll, true>(a, k, 0, lane);\n"
     assert text.count(read) == 1
     before, after = text.split(read)
     early = tmp_path / "kernels/skinny.hpp"

@@ -14,7 +14,7 @@ import pytest
 
 from portagemm.hal.dtypes import BY_NAME
 from portagemm.hal.profile import all_profiles
-from portagemm.kernel_config import ATOMS
+from portagemm.kernel_config import ATOMS, SCHEDULES
 
 pytestmark = pytest.mark.quick
 
@@ -32,10 +32,10 @@ def stages() -> list[Stage]:
     """Every swizzled stage that a tile of a built-in profile has."""
     found: dict[Stage, None] = {}
     for profile in all_profiles().values():
-        for tiles in profile.tiles.values():
+        for schedule, tiles in profile.tiles.items():
             for tile in tiles:
                 part = ATOMS[tile.atom]
-                if "swizzled_stage" not in part.stage_a:
+                if "swizzled_stage" not in part.stage_a or SCHEDULES[schedule].rows:
                     continue
                 elements = [BY_NAME[part.element].cpp] if part.element else []
                 if not elements:
@@ -177,7 +177,8 @@ def ldmatrix_shapes() -> list[Stage]:
     """Stages of mma_16816, each size once."""
     found: dict[Stage, None] = {}
     for profile in all_profiles().values():
-        for tile in (t for tiles in profile.tiles.values() for t in tiles if t.atom == "mma_16816"):
+        staged = (tiles for schedule, tiles in profile.tiles.items() if not SCHEDULES[schedule].rows)
+        for tile in (t for tiles in staged for t in tiles if t.atom == "mma_16816"):
             for mn in tile.block[:2]:
                 for order in ("k", "mn"):
                     found["fp16", mn, tile.block[2], order] = None
