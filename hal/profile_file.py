@@ -197,35 +197,40 @@ def _build(file: Path, data: dict[str, Any]) -> ArchProfile:
             )
         for i, tile in enumerate(tiles):
             where = f"profile {file}: key tiles.{schedule}[{i}]"
-            if schedule != "skinny":  # its operands are exchanged, its waves share K
-                _check_tile(where, profile, tile)
-            else:
-                _check_skinny(where, profile, tile)
+            _check_tile(where, profile, schedule, tile)
             if schedule == "gemv":
                 _check_gemv(where, profile, tile)
     return profile
 
 
-def _check_tile(where: str, profile: ArchProfile, tile: TileConfig) -> None:
+#: Schedules that stream B, whose blocks work alone.
+_STREAMING = ("gemv", "skinny")
+
+
+def _check_tile(where: str, profile: ArchProfile, schedule: str, tile: TileConfig) -> None:
+    """Whole atoms a wave, and no more threads and blocks than work together."""
     atom = profile.atoms.get(tile.atom)
     if atom is None:
         raise ProfileError(f"{where}.atom: given {tile.atom!r}; allowed: {', '.join(profile.atoms)}")
-    for axis, extent, unit in zip(
-        "mnk",
-        tile.block,
-        (atom.shape[0] * tile.waves[0], atom.shape[1] * tile.waves[1], atom.shape[2]),
-        strict=True,
-    ):
+    m, n, k = atom.shape
+    waves_m, waves_n = tile.waves
+    units, why = (m * waves_m, n * waves_n, k), f"atom {atom.name}, waves {list(tile.waves)}"
+    if schedule == "skinny":  # kernels/skinny.hpp: the atom's operands are exchanged, the first waves share K
+        units, why = (n, m * waves_n, k), f"atom {atom.name} exchanged, {waves_n} waves along N"
+    for axis, extent, unit in zip("mnk", tile.block, units, strict=True):
         if extent % unit:
             raise ProfileError(
-                f"{where}.block: given {axis} = {extent}; allowed: multiples of {unit} "
-                f"(atom {atom.name}, waves {list(tile.waves)})"
+                f"{where}.block: given {axis} = {extent}; allowed: multiples of {unit} ({why})"
             )
-    lanes = max(atom.lanes, profile.wave_size) * tile.waves[0] * tile.waves[1]
+    lanes = max(atom.lanes, profile.wave_size) * waves_m * waves_n
     if lanes > profile.limits.threads_per_block:
         raise ProfileError(
             f"{where}.waves: given {list(tile.waves)} ({lanes} threads); "
             f"allowed: at most {profile.limits.threads_per_block} threads"
+        )
+    if schedule in _STREAMING and (tile.cluster > 1 or tile.split > 1):
+        raise ProfileError(
+            f"{where}.cluster: given {tile.cluster} (times split, {tile.split}); allowed: 1 with {schedule}"
         )
     if tile.cluster * tile.split > max(profile.limits.cluster, 1):
         raise ProfileError(
@@ -249,27 +254,6 @@ def _check_gemv(where: str, profile: ArchProfile, tile: TileConfig) -> None:
         raise ProfileError(
             f"{where}.block: given {rows} x {columns} outputs for {threads} threads; allowed with gemv: as many "
             f"outputs as threads or more, or a power of two of them"
-        )
-
-
-def _check_skinny(where: str, profile: ArchProfile, tile: TileConfig) -> None:
-    """What kernels/skinny.hpp asks of a tile: whole atoms of exchanged operands, waves along K and N."""
-    atom = profile.atoms.get(tile.atom)
-    if atom is None:
-        raise ProfileError(f"{where}.atom: given {tile.atom!r}; allowed: {', '.join(profile.atoms)}")
-    for axis, extent, unit in zip(
-        "mn", tile.block[:2], (atom.shape[1], atom.shape[0] * tile.waves[1]), strict=True
-    ):
-        if extent % unit:
-            raise ProfileError(
-                f"{where}.block: given {axis} = {extent}; allowed with skinny: multiples of {unit} "
-                f"(atom {atom.name} exchanged, {tile.waves[1]} waves along N)"
-            )
-    threads = tile.waves[0] * tile.waves[1] * profile.wave_size
-    if threads > profile.limits.threads_per_block:
-        raise ProfileError(
-            f"{where}.waves: given {list(tile.waves)} ({threads} threads); "
-            f"allowed: at most {profile.limits.threads_per_block} threads"
         )
 
 

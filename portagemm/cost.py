@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from portagemm.hal.board import Board
 from portagemm.hal.profile import TileConfig
+from portagemm.kernel_config import ATOMS
 from portagemm.problem import GemmProblem
 
 #: Share of the theoretical memory bandwidth that a kernel which only reads reaches.
@@ -48,9 +49,9 @@ def _ceil(a: int, b: int) -> int:
     return -(-a // b)
 
 
-#: Rows and columns of the outer products of a wave (fma_outer), its lanes, and its passes over shared memory's banks:
-#: two for a read of 16 bytes a lane, three for an element that comes in; four waves share the banks.
-_OUTER_M, _OUTER_N, _LANES = 16, 32, 32
+#: Lanes of a wave, and its passes over shared memory's banks: two for a read of 16 bytes a lane, three for an element
+#: that comes in; four waves share the banks.
+_LANES = 32
 _READ_PASSES, _COPY_PASSES, _SHARING = 2, 3, 4
 
 
@@ -59,9 +60,10 @@ def _outer_products(tile: TileConfig) -> float:
 
     Small tiles read more for each product: instructions that are issued, and passes over the banks.
     """
+    atom = ATOMS[tile.atom]
     wave_m, wave_n = tile.block[0] // tile.waves[0], tile.block[1] // tile.waves[1]
     products = wave_m * wave_n / _LANES
-    reads = wave_m / _OUTER_M + wave_n / _OUTER_N
+    reads = wave_m / atom.m(_LANES, wave_n) + wave_n / atom.n(_LANES, wave_n)
     copies = (tile.block[0] + tile.block[1]) / (_LANES * tile.waves[0] * tile.waves[1])
     issued = products + reads + 3 * copies  # a copy's address and comparison
     passes = _SHARING * (_READ_PASSES * reads + _COPY_PASSES * copies)

@@ -476,91 +476,63 @@ PG_ENTRY({symbol}, pg::gemm_args<config>, {threads}, config::schedule::min_block
 """
 
 
-_SKINNY_TEMPLATE = """\
+_STREAMING_TEMPLATE = """\
 {arch_config}
-#include <{header}>
-#include <kernels/skinny.hpp>
+{includes}
 
 namespace {{
 struct config {{
     using element = {element};
     using element_d = {d};
-    using tile = pg::skinny_tile<{atom}, {block_m}, {block_n}, {waves_k}, {waves_n}, {stages}>;
+    using tile = {tile};
     static constexpr int width_a = {width_a}, width_b = {width_b};
     static constexpr pg::major major_a = pg::major::{major_a};
-    static constexpr bool flat = {flat};
-    using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
+{more}    using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
 }};
 static_assert(sizeof(config::tile::shared) <= {shared_bytes}, "the planner counts shared memory wrongly");
 static_assert(config::tile::threads == {threads} && {threads} <= pg::arch_config::threads_per_block);
-static_assert(config::tile::k == {block_k});
-}}  // namespace
+{asserts}}}  // namespace
 
-PG_ENTRY({symbol}, pg::gemv_args, {threads}, {min_blocks}, pg::skinny<config>)
+PG_ENTRY({symbol}, pg::gemv_args, {threads}, {min_blocks}, pg::{body}<config>)
 """
 
 
-_GEMV_TEMPLATE = """\
-{arch_config}
-#include <kernels/gemv.hpp>
-
-namespace {{
-struct config {{
-    using element = {element};
-    using element_d = {d};
-    using tile = pg::gemv_tile<{block_m}, {block_n}, {block_k}, {waves}, {stages}>;
-    static constexpr int width_a = {width_a}, width_b = {width_b};
-    static constexpr pg::major major_a = pg::major::{major_a};
-    using epilogue = pg::epilogue<pg::activation::{activation}, {has_c}, {has_bias}, {c}, {bias}>;
-}};
-static_assert(sizeof(config::tile::shared) <= {shared_bytes}, "the planner counts shared memory wrongly");
-static_assert(config::tile::threads == {threads} && {threads} <= pg::arch_config::threads_per_block);
-}}  // namespace
-
-PG_ENTRY({symbol}, pg::gemv_args, {threads}, {min_blocks}, pg::gemv<config>)
-"""
-
-
-def _streaming_words(config: KernelConfig, profile: ArchProfile) -> dict[str, object]:
-    """What the templates of kernels that stream B have in common."""
-    tile = config.tile
-    return {
-        "arch_config": arch_config(profile),
-        "element": _cpp(config.a.dtype),
-        "d": _cpp(config.d),
-        "block_m": tile.block[0],
-        "block_n": tile.block[1],
-        "block_k": tile.block[2],
-        "stages": tile.stages,
-        "width_a": config.a.width,
-        "width_b": config.b.width,
-        "major_a": config.a.major,
-        "shared_bytes": shared_bytes(config, profile.wave_size),
-        "threads": block_threads(config, profile.wave_size),
-        "symbol": config.symbol(profile.arch),
-        **epilogue_words(config.activation, config.c, config.bias),
-    }
-
-
-def _gemv_text(config: KernelConfig, profile: ArchProfile) -> str:
-    return _GEMV_TEMPLATE.format(
-        waves=config.tile.waves[1],
-        min_blocks=max(1, _RESIDENT_THREADS // block_threads(config, profile.wave_size)),
-        **_streaming_words(config, profile),
-    )
-
-
-def _skinny_text(config: KernelConfig, profile: ArchProfile) -> str:
-    tile, part = config.tile, STREAMED[config.tile.atom]
-    return _SKINNY_TEMPLATE.format(
-        header=part.header,
-        atom=part.cpp.format(element=_cpp(config.a.dtype)),
-        waves_k=tile.waves[0],
-        waves_n=tile.waves[1],
-        flat="true" if config.flat else "false",
+def _streaming_text(config: KernelConfig, profile: ArchProfile) -> str:
+    """The source of a kernel that streams B, with a body of its own."""
+    tile, threads = config.tile, block_threads(config, profile.wave_size)
+    block_m, block_n, block_k = tile.block
+    includes, more, asserts = ["#include <kernels/gemv.hpp>"], "", ""
+    if config.schedule == "gemv":
+        cpp = f"pg::gemv_tile<{block_m}, {block_n}, {block_k}, {tile.waves[1]}, {tile.stages}>"
+        min_blocks = max(1, _RESIDENT_THREADS // threads)
+    else:
+        part = STREAMED[tile.atom]
+        includes = [f"#include <{part.header}>", "#include <kernels/skinny.hpp>"]
+        atom = part.cpp.format(element=_cpp(config.a.dtype))
+        cpp = (
+            f"pg::skinny_tile<{atom}, {block_m}, {block_n}, {tile.waves[0]}, {tile.waves[1]}, {tile.stages}>"
+        )
+        more = f"    static constexpr bool flat = {'true' if config.flat else 'false'};\n"
+        asserts = f"static_assert(config::tile::k == {block_k});\n"
         # Rows and columns of a strided A each have an address: with one block less, ptxas spills none of them.
-        min_blocks=max(1, tile.resident - (config.a.major == "strided")),
-        **_streaming_words(config, profile),
+        min_blocks = max(1, tile.resident - (config.a.major == "strided"))
+    return _STREAMING_TEMPLATE.format(
+        arch_config=arch_config(profile),
+        includes="\n".join(includes),
+        element=_cpp(config.a.dtype),
+        d=_cpp(config.d),
+        tile=cpp,
+        width_a=config.a.width,
+        width_b=config.b.width,
+        major_a=config.a.major,
+        more=more,
+        asserts=asserts,
+        shared_bytes=shared_bytes(config, profile.wave_size),
+        threads=threads,
+        min_blocks=min_blocks,
+        symbol=config.symbol(profile.arch),
+        body=config.schedule,
+        **epilogue_words(config.activation, config.c, config.bias),
     )
 
 
@@ -579,10 +551,8 @@ def _accumulator(tile: TileConfig) -> str:
 
 def kernel_text(config: KernelConfig, profile: ArchProfile) -> str:
     """The source of one kernel: generated facts, the headers of its parts, and one instantiation."""
-    if config.schedule == "gemv":
-        return _gemv_text(config, profile)
-    if config.schedule == "skinny":
-        return _skinny_text(config, profile)
+    if SCHEDULES[config.schedule].rows:
+        return _streaming_text(config, profile)
     tile, part, schedule = config.tile, ATOMS[config.tile.atom], SCHEDULES[config.schedule]
     block_m, block_n, block_k = tile.block
     waves_m, waves_n = tile.waves

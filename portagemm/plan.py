@@ -234,10 +234,9 @@ def _tensor_columns(tile: TileConfig) -> int:
     """16-bit columns of a tensor store's strip: few strips, and rows that are swizzled (128, 64 or 32 bytes) or an odd
     number of 16-byte chunks long, so that stmatrix meets no bank twice (arch/sm90.hpp)."""
     wave_n = tile.block[1] // tile.waves[1]
-    fitting = [columns for columns in range(8, 105, 16) if wave_n % columns == 0]
-    fitting += [columns for columns in (64, 32, 16) if wave_n % columns == 0]
     if wave_n % 64 == 0:
         return 64
+    fitting: list[int] = [columns for columns in (*range(8, 105, 16), 32, 16) if wave_n % columns == 0]
     return max(fitting)
 
 

@@ -91,6 +91,11 @@ def set_key(*keys: object, value: object) -> Callable[[dict], None]:
             set_key("tiles", "skinny", 0, "waves", value=[64, 1]),
             ["tiles.skinny[0].waves", "(2048 threads)", "at most 1024"],
         ),
+        (
+            set_key("tiles", "skinny", 0, "cluster", value=2),
+            ["tiles.skinny[0].cluster", "given 2", "1 with skinny"],
+        ),
+        (set_key("tiles", "gemv", 0, "split", value=2), ["tiles.gemv[0].cluster", "split, 2", "1 with gemv"]),
         (set_key("tiles", "skinny", 1, "atom", value="mma_x"), ["skinny[1].atom", "'mma_x'", "mma_16816"]),
         (lambda d: d["tiles"].pop("multistage"), ["key tiles", "multistage has none"]),
         (set_key("schedules", value=["single_buffer"]), ["key tiles.gemv", "not in schedules"]),
